@@ -27,7 +27,7 @@ from fedlib.algorithms import GPFL, MOON, SCAFFOLD, FedAvg, FedCP, FedMix
 from fedlib.engine import play_round
 from fedlib.federation import Federation, Table
 from fedlib.models import LeNet, Net
-from fedlib.partition import IID, Mirrored
+from fedlib.partition import IID, MatchedHoldout
 from fedlib.runs import Experiment
 from fedlib.runs.run import How, Training
 from fedlib.tasks import Task
@@ -166,7 +166,7 @@ SHOWN = (FedAvg, MOON, SCAFFOLD, FedCP, GPFL, FedMix)
 
 def main() -> None:
     """Print what a step costs (a round of two epochs less one of one), and a scored round."""
-    held = Mirrored(pool=200, validation=20, test=30)
+    held = MatchedHoldout(pool=200, validation=20, test=30)
     task = Task("digits", IID(clients=10, size=40), LeNet(hidden=(32,)), held)
     print(f"LeNet, SGD, ten clients{'':<12}{'kernels':>9}{'copies':>9}{'waits':>9}")
     for kind in SHOWN:

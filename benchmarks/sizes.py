@@ -10,7 +10,7 @@ import pandas as pd
 from benchmarks.memory import peak_of_this_process
 from fedlib import data
 from fedlib.models import MLP
-from fedlib.partition import ByColumn, Own
+from fedlib.partition import ByColumn, LocalHoldout
 from fedlib.tasks import Task
 
 EACH = 5
@@ -43,7 +43,9 @@ def build(clients: int, each: int, large: int) -> tuple[float, float, float, int
     x, y = rng.normal(size=(total, 4)).astype(np.float32), rng.integers(2, size=total)
     data.add("population", (x, y, {"who": who}))
     begin = time.perf_counter()
-    fed = Task("population", ByColumn("who"), MLP((4,)), Own(test=0.3, validation=0.1)).build(0)
+    fed = Task(
+        "population", ByColumn("who"), MLP((4,)), LocalHoldout(test=0.3, validation=0.1)
+    ).build(0)
     seconds = time.perf_counter() - begin
     tables = fed.train, fed.validation, fed.test
     once = sum(8 * fed.clients * int(table.sizes.max()) for table in tables) / 2**20

@@ -7,7 +7,7 @@ method is compared with a plain loop.
 python examples/algorithm.py
 """
 
-from fedlib import MLP, Dirichlet, Experiment, FedAvg, Mirrored, Task, compare, run, value
+from fedlib import MLP, Dirichlet, Experiment, FedAvg, MatchedHoldout, Task, compare, run, value
 
 
 @value
@@ -22,7 +22,7 @@ class Decayed(FedAvg):
 
 
 clients = Dirichlet(clients=20, alpha=0.1, size=60)
-task = Task("digits", clients, MLP((32,)), Mirrored(pool=200, validation=20, test=30))
+task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))
 methods = {"FedAvg": FedAvg(batch_size=10), "decayed": Decayed(batch_size=10)}
 runs = {
     name: [run(Experiment(task, method, rounds=10, cohort=5, seed=s)) for s in range(3)]

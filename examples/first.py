@@ -3,10 +3,10 @@
 python examples/first.py
 """
 
-from fedlib import MLP, Dirichlet, Experiment, FedAvg, Mirrored, Task, sgd, simulate
+from fedlib import MLP, Dirichlet, Experiment, FedAvg, MatchedHoldout, Task, sgd, simulate
 
 clients = Dirichlet(clients=20, alpha=0.1, size=60)
-task = Task("digits", clients, MLP((32,)), Mirrored(pool=200, validation=20, test=30))
+task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))
 method = FedAvg(epochs=2, batch_size=10, client=sgd(0.1))
 for moment in simulate(Experiment(task, method, rounds=20, cohort=5)):
     if "test_accuracy" in moment.metrics:  # every ten rounds, and after the last

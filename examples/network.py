@@ -6,7 +6,7 @@ python examples/network.py
 import torch
 from torch import nn
 
-from fedlib import Dirichlet, Experiment, FedBN, Mirrored, Task, run, value
+from fedlib import Dirichlet, Experiment, FedBN, MatchedHoldout, Task, run, value
 from fedlib.models import Family
 
 
@@ -31,7 +31,7 @@ class Small(Family):
 
 
 clients = Dirichlet(clients=10, alpha=0.5, size=60)
-task = Task("digits", clients, Small(), Mirrored(pool=200, validation=20, test=30))
+task = Task("digits", clients, Small(), MatchedHoldout(pool=200, validation=20, test=30))
 result = run(Experiment(task, FedBN(batch_size=10), rounds=5, cohort=5))
 print(f"accuracy {result.curve('test_accuracy')[5]:.3f}")
 

@@ -13,10 +13,10 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from fedlib import MLP, Dirichlet, Experiment, FedAvg, FedMix, Mirrored, Task, interval, sweep
+from fedlib import MLP, Dirichlet, Experiment, FedAvg, FedMix, MatchedHoldout, Task, interval, sweep
 
 clients = Dirichlet(clients=20, alpha=0.1, size=60)
-task = Task("digits", clients, MLP((32,)), Mirrored(pool=200, validation=20, test=30))
+task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))
 methods = {"FedAvg": FedAvg(batch_size=10), "FedMix, 2 experts": FedMix(experts=2, batch_size=10)}
 figure, axes = plt.subplots()
 for name, method in methods.items():

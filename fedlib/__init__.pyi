@@ -70,10 +70,10 @@ from fedlib.partition import ByColumn as ByColumn
 from fedlib.partition import ClassDirichlet as ClassDirichlet
 from fedlib.partition import Dirichlet as Dirichlet
 from fedlib.partition import LabelPermuted as LabelPermuted
-from fedlib.partition import Majority as Majority
-from fedlib.partition import Mirrored as Mirrored
+from fedlib.partition import LocalHoldout as LocalHoldout
+from fedlib.partition import MajorityClasses as MajorityClasses
+from fedlib.partition import MatchedHoldout as MatchedHoldout
 from fedlib.partition import OptOut as OptOut
-from fedlib.partition import Own as Own
 from fedlib.partition import Pachinko as Pachinko
 from fedlib.partition import QuantitySkew as QuantitySkew
 from fedlib.partition import Rotated as Rotated

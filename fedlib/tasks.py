@@ -19,7 +19,7 @@ from fedlib.federation import OPTED_IN, Augmentation, Federation, Table
 from fedlib.models import Family, Net
 from fedlib.models.families import reads_tokens
 from fedlib.partition import LabelPermuted, Partition, Request, Rotated, balanced, holdout
-from fedlib.partition.held_out import Division, Mirrored, OptOut, Own, divide
+from fedlib.partition.held_out import Division, LocalHoldout, MatchedHoldout, OptOut, divide
 from fedlib.values import UnknownName, one_of, value, within
 
 Pool = tuple[Tensor, Tensor]
@@ -147,8 +147,9 @@ class Task:
     """Who trains what on which data.
 
     ``partition`` deals the training examples to clients, ``held_out`` says what they are validated
-    and tested on (docs/READINGS.md, A04): ``Mirrored`` elsewhere, or on their ``Own``. Model and
-    round selection look at validation only. ``portion`` is the share of the data that is used at
+    and tested on (docs/READINGS.md, A04): examples from elsewhere in their label shares
+    (``MatchedHoldout``), or some of their own (``LocalHoldout``). Model and round selection look at
+    validation only. ``portion`` is the share of the data that is used at
     all, class by class. ``augment`` changes training examples at random in every batch. ``opt_out``
     says which training examples no federated algorithm gets to see. ``balanced`` is the size of a
     set that all clients share, with as many examples of each class, on which each is scored too
@@ -160,7 +161,7 @@ class Task:
     ``dataset`` is the name of data that ``data.load`` has or gets, ``model`` the network.
 
     >>> clients = Dirichlet(clients=20, alpha=0.1, size=60)
-    >>> task = Task("digits", clients, MLP((32,)), Mirrored(pool=200, validation=20, test=30))
+    >>> task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))
     >>> task.build(seed=0).clients
     20
     """
@@ -168,7 +169,7 @@ class Task:
     dataset: str
     partition: Request
     model: Family
-    held_out: Mirrored | Own = Mirrored()
+    held_out: MatchedHoldout | LocalHoldout = MatchedHoldout()
     portion: float = 1.0
     augment: Augmentation | None = None
     opt_out: OptOut | None = None
@@ -185,7 +186,7 @@ class Task:
         if self.balanced and not (self.balanced > 0 and self._tests_apart):
             raise ValueError(
                 f"Task.balanced must be >= 0, and needs a test split that is for tests only: "
-                f"Mirrored(source='train'), not {self.held_out}; got {self.balanced}"
+                f"MatchedHoldout(source='train'), not {self.held_out}; got {self.balanced}"
             )
 
     def build(
@@ -268,7 +269,7 @@ class Task:
     @property
     def _tests_apart(self) -> bool:
         """Whether the test split is for tests only: then all of it is the global test."""
-        return isinstance(self.held_out, Mirrored) and self.held_out.source == "train"
+        return isinstance(self.held_out, MatchedHoldout) and self.held_out.source == "train"
 
     def divided(self, seed: int) -> tuple[Dataset, Division, np.ndarray]:
         """Return the share of the data set that is used, its division, and who takes part.
@@ -329,7 +330,7 @@ class Task:
             raise ValueError(f"clients of {self.partition} see an example in different ways")
         apart = np.arange(len(labels))
         if self.balanced_on == "validation":
-            assert isinstance(self.held_out, Mirrored)
+            assert isinstance(self.held_out, MatchedHoldout)
             labels = data.train.labels
             _, apart = holdout(labels, self.held_out.pool, seed)
         chosen = apart[balanced(labels[apart], self.balanced, seed)]

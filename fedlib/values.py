@@ -197,7 +197,7 @@ def _make(cls: Any, given: dict[str, Any]) -> Any:
 
 def _read(node: ast.expr, text: str) -> Any:
     """Return what one part of a value's code stands for."""
-    kinds = {_printed(cls): cls for cls in _KINDS.values()}
+    kinds = _KINDS | {_printed(cls): cls for cls in _KINDS.values()}  # by their old names, too
     match node:
         case ast.Call(func=func) if isinstance(func, ast.Name) or ast.unparse(func) in kinds:
             kind = ast.unparse(func)

@@ -9,7 +9,7 @@ from fedlib.algorithms import CommonestLabel
 from fedlib.engine import EarlyStop
 from fedlib.models import MLP, LeNet
 from fedlib.optim import Optimizer
-from fedlib.partition import Mirrored, Own, Request
+from fedlib.partition import LocalHoldout, MatchedHoldout, Request
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
@@ -25,9 +25,9 @@ TUNED = "Fine-tuned"
 MAJORITY = "Majority class"
 
 # 1,437 training and 360 test digits, 36 per class: parts must be small.
-FEW = Mirrored(pool=200, validation=20, test=30)
-OWN_FIFTH = Own(test=0.2, validation=0.1)
-OWN_TENTHS = Own(test=0.1, validation=0.1)
+FEW = MatchedHoldout(pool=200, validation=20, test=30)
+OWN_FIFTH = LocalHoldout(test=0.2, validation=0.1)
+OWN_TENTHS = LocalHoldout(test=0.1, validation=0.1)
 SMALL = LeNet(channels=(8, 8), hidden=(32,))
 ONCE: dict[str, Any] = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}  # what trains at home
 
@@ -54,7 +54,7 @@ class AtHome(Setting):
         return self.dealt(replace(self.task.partition, p=p))  # type: ignore[call-arg]
 
 
-def digits(partition: Request, held_out: Mirrored | Own = FEW) -> Task:
+def digits(partition: Request, held_out: MatchedHoldout | LocalHoldout = FEW) -> Task:
     """Return a quick task; small dense nets of all clients share a program."""
     return Task("digits", partition, MLP((32,)), held_out)
 

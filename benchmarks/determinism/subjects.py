@@ -34,7 +34,7 @@ from fedlib.engine import EarlyStop
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, BiLSTM, Family, LeNet, Net
 from fedlib.optim import adam, sgd
-from fedlib.partition import ClassDirichlet, Mirrored
+from fedlib.partition import ClassDirichlet, MatchedHoldout
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
@@ -98,7 +98,9 @@ def _default(name: str) -> FedAvg:
 def _task(net: str) -> Task:
     kind = PixelTexts if net == "text" else Task
     deal = ClassDirichlet(clients=6, alpha=1.0, least=8)
-    return kind("digits", deal, NETS[net], Mirrored(pool=300, validation=10, test=10), portion=0.4)
+    return kind(
+        "digits", deal, NETS[net], MatchedHoldout(pool=300, validation=10, test=10), portion=0.4
+    )
 
 
 def _experiment(task: Task, algorithm: FedAvg, rounds: int) -> Experiment:

@@ -31,7 +31,7 @@ from fedlib import cores, data
 from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix
 from fedlib.data import DatasetError
 from fedlib.models import MLP
-from fedlib.partition import ByColumn, Dirichlet, Mirrored, OptOut, Own, Shards
+from fedlib.partition import ByColumn, Dirichlet, LocalHoldout, MatchedHoldout, OptOut, Shards
 from fedlib.runs import run
 from fedlib.tasks import Task
 from fedlib.values import from_code, from_dict
@@ -61,7 +61,7 @@ def opted_out(plan: Plan) -> Row:
     for case in range(max(4, plan.cases // 10)):
         shares = [Dirichlet(6, rng.choice([0.1, 1.0]), 20), Shards(6, 2)]
         who = OptOut(clients=rng.choice([0.2, 0.5]), share=rng.choice([0.5, 1.0]))
-        task = Task("digits", rng.choice(shares), MLP((4,)), Mirrored(200, 5, 5), opt_out=who)
+        task = Task("digits", rng.choice(shares), MLP((4,)), MatchedHoldout(200, 5, 5), opt_out=who)
         algorithm = rng.choice([FedAvg(), FedMix(experts=2), SCAFFOLD(), IFCA(clusters=2)])
         how = {"rounds": 2, "cohort": 2, "seed": case}
         seen, control = (trace(task, algorithm, inside=i, **how) for i in (False, True))
@@ -177,7 +177,7 @@ def _built(small: int) -> int:
     owner = np.concatenate([owners, np.full(20_000, small)])
     x = rng.normal(size=(len(owner), 4)).astype(np.float32)
     data.add("unequal", (x, rng.integers(2, size=len(owner)), {"owner": owner.astype(str)}))
-    task = Task("unequal", ByColumn("owner"), MLP((4,)), Own(test=0.2, validation=0.1))
+    task = Task("unequal", ByColumn("owner"), MLP((4,)), LocalHoldout(test=0.2, validation=0.1))
     gc.collect()
     child.limit_memory(400 << 20)
     try:

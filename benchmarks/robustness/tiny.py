@@ -14,7 +14,7 @@ from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Local, Mixture
 from fedlib.models import MLP
 from fedlib.optim import adam
-from fedlib.partition import Dirichlet, Mirrored
+from fedlib.partition import Dirichlet, MatchedHoldout
 from fedlib.runs import Experiment, run, store
 from fedlib.tasks import Task
 
@@ -22,7 +22,7 @@ TASK = Task(
     "digits",
     Dirichlet(clients=6, alpha=1.0, size=20),
     MLP(hidden=(8,)),
-    Mirrored(pool=100, validation=10, test=10),
+    MatchedHoldout(pool=100, validation=10, test=10),
 )
 MIX = Experiment(
     TASK, FedMix(experts=2, server=adam(0.01)), rounds=5, cohort=3, seed=1, evaluate_every=2

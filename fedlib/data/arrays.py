@@ -40,7 +40,7 @@ def add(
             such as whose an example is, for `ByColumn`. Features are images uint8 [N, H, W, C] with
             one channel or three, numbers [N, ...], kept as float32, texts [N], of which 200 tokens
             are kept, or token ids [N, T].
-        test: likewise; without it tasks can only hold out clients' `Own` examples.
+        test: likewise; without it tasks can only hold out clients' `LocalHoldout` examples.
         class_names, vocabulary: of all labels ("0", "1", ... if there are none); of token ids.
         normalise: False leaves numbers as they are, and pixels in [0, 1].
         tokens: whether whole numbers [N, T] are token ids; by default those of an array are, and

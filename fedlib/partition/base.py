@@ -68,7 +68,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Around(Request):
+class RequestWrapper(Request):
     """Deals as the request `of` does, in everything that it does not do otherwise itself."""
 
     of: Request
@@ -90,11 +90,11 @@ class Around(Request):
 
 
 @dataclass(frozen=True)
-class Seen(Around):
+class SideInformation(RequestWrapper):
     """Attaches side information of its own on top of that of `of`."""
 
     @property
-    def told(self) -> tuple[str, int]:
+    def feature(self) -> tuple[str, int]:
         """What the side information is called, and how many values it can take."""
         raise NotImplementedError
 
@@ -103,20 +103,20 @@ class Seen(Around):
         raise NotImplementedError
 
     def kinds(self) -> dict[str, int]:
-        return {**super().kinds(), self.told[0]: self.told[1]}
+        return {**super().kinds(), self.feature[0]: self.feature[1]}
 
     def check(self) -> None:
-        if self.told[0] in self.of.kinds():
+        if self.feature[0] in self.of.kinds():
             raise ValueError(f"{type(self).__name__} is already around {self.of!r}")
 
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
         values = self.attach(partition, part, seed, classes)
         inner = super().side(partition, part, seed, classes)
-        return Partition(inner.flat, inner.sizes, {**inner.side, self.told[0]: values})
+        return Partition(inner.flat, inner.sizes, {**inner.side, self.feature[0]: values})
 
 
 @value
-class Rotated(Seen):
+class Rotated(SideInformation):
     """Every example is turned by an angle: side information "angle", an index into `angles`.
 
     angles: degrees. alpha: each client has a distribution over the angles, drawn from Dir(alpha),
@@ -125,7 +125,7 @@ class Rotated(Seen):
     Source: 000, Rotated MNIST (alpha 1); IFCA and 003, Rotated CIFAR-10 (None).
 
     >>> halves = Rotated(Dirichlet(clients=6, alpha=1.0, size=20), angles=(0.0, 180.0), alpha=None)
-    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", halves, MLP((8,)), held)
     >>> task.build(seed=0).train.side["angle"][::20].tolist()  # of 20 examples each
     [0, 0, 0, 1, 1, 1]
@@ -136,7 +136,7 @@ class Rotated(Seen):
     alpha: float | None = 1.0
 
     @property
-    def told(self) -> tuple[str, int]:
+    def feature(self) -> tuple[str, int]:
         return "angle", len(self.angles)
 
     def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
@@ -155,7 +155,7 @@ class Rotated(Seen):
 
 
 @value
-class LabelPermuted(Seen):
+class LabelPermuted(SideInformation):
     """Every client calls the classes by other labels: side information "permutation".
 
     Each client is given one of `permutations` tables at random, one for all of its examples;
@@ -169,7 +169,7 @@ class LabelPermuted(Seen):
     permutations: int = 4
 
     @property
-    def told(self) -> tuple[str, int]:
+    def feature(self) -> tuple[str, int]:
         return "permutation", self.permutations
 
     def tables(self, seed: int, classes: int) -> Ints:
@@ -197,13 +197,14 @@ class LabelPermuted(Seen):
         return np.array([g.integers(self.permutations) for g in generators], np.int64)
 
 
-@value
-class Repeated(Around):
+@value(kind="Repeated")
+class RepeatedDeals(RequestWrapper):
     """`of` is asked `times` times for the whole pool, and its clients stand one after another.
 
     Rows are disjoint within each deal, whose clients are consecutive, but not between deals; the
-    first is the one that `of` makes by itself. So Rotated(Repeated(IID(100, 500)), (0, 180), None)
-    has 100 clients with CIFAR-10 and another 100 with its rotated copy.
+    first is the one that `of` makes by itself. So
+    Rotated(RepeatedDeals(IID(100, 500)), (0, 180), None) has 100 clients with CIFAR-10 and another
+    100 with its rotated copy.
     Source: IFCA (Ghosh et al. 2020), sec. 6; 003, Rotated CIFAR-10.
     """
 
@@ -224,18 +225,19 @@ class Repeated(Around):
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
         """ValueError: what one client holds back, another might train on."""
         raise ValueError(
-            "Repeated deals an example to several clients, so that one would train on what "
-            "another holds out; use Mirrored with it, not Own"
+            "RepeatedDeals deals an example to several clients, so that one would train on what "
+            "another holds out; use MatchedHoldout with it, not LocalHoldout"
         )
 
 
-@value
-class Clients(Around):
+@value(kind="Clients")
+class ClientSubset(RequestWrapper):
     """The clients ``first`` to ``last`` - 1 of those that `of` deals to, with what they hold there.
 
     Two of them that share no client share no training example: the first federates, the second
-    is made of newcomers. Which of its own examples a client holds out (``Own``) is drawn by its
-    number among these; side information by its number among all. ValueError if `of` deals to fewer.
+    is made of newcomers. Which of its own examples a client holds out (``LocalHoldout``) is drawn
+    by its number among these; side information by its number among all. ValueError if `of` deals
+    to fewer.
     """
 
     first: int = 0
@@ -245,7 +247,7 @@ class Clients(Around):
         if not 0 <= self.first < self.last:
             raise ValueError(f"first must be at least 0, last above it; got {self}")
         if isinstance(self.of, Rotated) and self.of.alpha is None:
-            raise ValueError("angles by blocks of clients go around Clients, not inside")
+            raise ValueError("angles by blocks of clients go around ClientSubset, not inside")
 
     def population(self) -> int:
         return self.last - self.first

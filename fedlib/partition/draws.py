@@ -297,7 +297,7 @@ def balanced(labels: ArrayLike, size: int, seed: int) -> Ints:
     return np.sort(np.concatenate(tops(stacks, counts, f"for {size:,} balanced ones")))
 
 
-def mirrored(
+def matched(
     labels: ArrayLike, shares: Floats, *, size: int, seed: int, pool: ArrayLike | None = None
 ) -> Partition:
     """Give each client `size` examples of another split, in the label shares it trains on.

@@ -24,8 +24,8 @@ class Division:
     origin: dict[str, str]
 
 
-@value
-class Mirrored:
+@value(kind="Mirrored")
+class MatchedHoldout:
     """Validation and test examples from elsewhere, in the label shares that a client trains on.
 
     `pool` examples of the split `source` are set aside before the partition, class by class in
@@ -34,7 +34,7 @@ class Mirrored:
     and mirrors tests on the rest of the test split. No example is in two kinds of parts, but
     clients may share validation and test examples. Source: 001 (docs/READINGS.md, A04).
 
-    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", IID(clients=4, size=50), MLP((8,)), held)
     >>> {name: int(part.sum(1)[0]) for name, part in task.counts(seed=0).items()}
     {'train': 50, 'validation': 20, 'test': 30}
@@ -49,7 +49,9 @@ class Mirrored:
     def divide(self, request: Request, train: Any, test: Any, classes: int, seed: int) -> Division:
         """The division of a request; see `divide`."""
         if not len(test.labels):
-            raise ValueError("there is no test split to mirror clients in; use Own, not Mirrored")
+            raise ValueError(
+                "there is no test split to mirror clients in; use LocalHoldout, not MatchedHoldout"
+            )
         ours = train if self.source == "train" else test
         rest, held = draws.holdout(ours.labels, self.pool, seed)
         dealt, tested = (rest, None) if self.source == "train" else (None, rest)
@@ -57,16 +59,16 @@ class Mirrored:
         shares = mine.shares(train.labels, classes)
         parts = {
             "train": mine,
-            "validation": draws.mirrored(
+            "validation": draws.matched(
                 ours.labels, shares, size=self.validation, seed=seed, pool=held
             ),
-            "test": draws.mirrored(test.labels, shares, size=self.test, seed=seed, pool=tested),
+            "test": draws.matched(test.labels, shares, size=self.test, seed=seed, pool=tested),
         }
         return Division(parts, {"train": "train", "validation": self.source, "test": "test"})
 
 
-@value
-class Own:
+@value(kind="Own")
+class LocalHoldout:
     """Validation and test examples from what a client was dealt.
 
     Of a client's n examples max(1, floor((1 - test) n)) are left after its test share, and of
@@ -76,9 +78,11 @@ class Own:
     the share of every class of a client's training part that it keeps, rounded up, so that nobody
     loses a class; the rest is used by nobody. Validation and test parts stay as they are.
 
-    ClassDirichlet draws the test shares as PFLlib does; 004 is ``Own(test=0.25, merge=True)``.
+    ClassDirichlet draws the test shares as PFLlib does; 004 is
+    ``LocalHoldout(test=0.25, merge=True)``.
 
-    >>> task = Task("digits", IID(clients=4, size=100), MLP((8,)), Own(validation=0.1, test=0.2))
+    >>> held = LocalHoldout(validation=0.1, test=0.2)
+    >>> task = Task("digits", IID(clients=4, size=100), MLP((8,)), held)
     >>> {name: int(part.sum(1)[0]) for name, part in task.counts(seed=0).items()}
     {'train': 72, 'validation': 8, 'test': 20}
     """
@@ -116,7 +120,7 @@ def thinned(whole: Partition, labels: Ints, share: float, seed: int) -> Partitio
 
 
 def divide(
-    request: Request, held_out: Mirrored | Own, train: Any, test: Any,
+    request: Request, held_out: MatchedHoldout | LocalHoldout, train: Any, test: Any,
     classes: int, seed: int,
 ) -> Division:  # fmt: skip
     """Who trains, validates and tests on what: one partition each, with side information.

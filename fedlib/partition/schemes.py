@@ -24,7 +24,7 @@ class Dirichlet(Request):
 
     `clients` is how many there are.
 
-    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", Dirichlet(clients=5, alpha=0.1, size=40), MLP((8,)), held)
     >>> task.counts(seed=0)["train"].sum(1).tolist()
     [40, 40, 40, 40, 40]
@@ -57,7 +57,7 @@ class IID(Request):
 
     `clients` is how many there are.
 
-    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", IID(clients=4), MLP((8,)), held)
     >>> counts = task.counts(seed=0)["train"]  # [clients, classes]
     >>> bool(counts.min() > 0)
@@ -81,7 +81,7 @@ class QuantitySkew(Request):
     The shares are redrawn until every client has at least `least` examples, 1,000 times at most.
     Rows are disjoint and together the pool. Source: Li et al. (2022), arXiv:2102.02079, sec. 4.
 
-    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", QuantitySkew(clients=5, alpha=0.5), MLP((8,)), held)
     >>> sizes = task.counts(seed=0)["train"].sum(1)
     >>> bool(sizes.max() > 2 * sizes.min())
@@ -117,7 +117,7 @@ class Shards(Request):
     where the pool does not divide. Rows are disjoint and equally long.
     Source: McMahan et al. (2017), arXiv:1602.05629, section 3.
 
-    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", Shards(clients=10, shards=2), MLP((8,)), held)
     >>> classes = (task.counts(seed=0)["train"] > 0).sum(1)
     >>> bool(classes.max() <= 4)
@@ -138,8 +138,8 @@ class Shards(Request):
         return Partition.from_lists(np.sort(dealt[order].reshape(self.clients, -1), 1))
 
 
-@value
-class Majority(Request):
+@value(kind="Majority")
+class MajorityClasses(Request):
     """Two classes make up the fraction p of every client, the other classes the rest.
 
     A client with the pair (a, b) holds floor(p size / 2) examples of a, as many of b, and draws
@@ -149,8 +149,8 @@ class Majority(Request):
     pairs: "distinct" is two different classes drawn for each client; "disjoint" also uses no
     class for two clients, as the released code without its overlap. Source: 001, 002 and 003.
 
-    >>> held = Mirrored(pool=200, validation=20, test=30)
-    >>> task = Task("digits", Majority(clients=5, size=40, p=1.0), MLP((8,)), held)
+    >>> held = MatchedHoldout(pool=200, validation=20, test=30)
+    >>> task = Task("digits", MajorityClasses(clients=5, size=40, p=1.0), MLP((8,)), held)
     >>> (task.counts(seed=0)["train"] > 0).sum(1).tolist()
     [2, 2, 2, 2, 2]
     """
@@ -251,7 +251,7 @@ class ByColumn(Request):
     >>> who = np.repeat(["ann", "bob", "eve"], 40)
     >>> train = rng.normal(size=(120, 5)), rng.integers(2, size=120), {"writer": who}
     >>> _ = data.add("letters", train)
-    >>> task = Task("letters", ByColumn("writer"), MLP((8,)), Own(test=0.25))
+    >>> task = Task("letters", ByColumn("writer"), MLP((8,)), LocalHoldout(test=0.25))
     >>> task.counts(seed=0)["train"].shape  # [clients, classes]
     (3, 2)
     """
@@ -298,7 +298,7 @@ class ClassDirichlet(Request):
     Source: 004, sec. 5.1 (shared = 0.2 is its S = 20); PFLlib, where "dir" is shared = 0, draw for
     draw.
 
-    >>> own = Own(test=0.25, merge=True)
+    >>> own = LocalHoldout(test=0.25, merge=True)
     >>> task = Task("digits", ClassDirichlet(clients=5, alpha=0.5), MLP((8,)), own)
     >>> sum(int(part.sum()) for part in task.counts(seed=0).values())
     1797

@@ -18,7 +18,15 @@ from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.engine import EarlyStop
 from fedlib.models import Family, LeNet
 from fedlib.optim import Optimizer
-from fedlib.partition import IID, ByColumn, Majority, Mirrored, QuantitySkew, Repeated, Rotated
+from fedlib.partition import (
+    IID,
+    ByColumn,
+    MajorityClasses,
+    MatchedHoldout,
+    QuantitySkew,
+    RepeatedDeals,
+    Rotated,
+)
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import one_of, value
@@ -91,19 +99,25 @@ class Adaptive(AtHome):
 def _turned(clients: int, size: int, count: int) -> Rotated:
     """Return groups of clients that see the same images, each turned its way."""
     angles = tuple(360.0 / count * i for i in range(count))
-    return Rotated(Repeated(IID(clients // count, size), count), angles, alpha=None)
+    return Rotated(RepeatedDeals(IID(clients // count, size), count), angles, alpha=None)
 
 
 def cifar10(scale: str, p: float = 0.6) -> Task:
     """Adaptive expert models: 500 examples per client, two majority classes make up p."""
-    held, many = Mirrored(pool=5000, validation=100, test=100), Majority(clients=50, size=500, p=p)
-    few, some = digits(Majority(clients=10, size=40, p=p)), Task("cifar10", many, MIDDLE, held)
+    held, many = (
+        MatchedHoldout(pool=5000, validation=100, test=100),
+        MajorityClasses(clients=50, size=500, p=p),
+    )
+    few, some = (
+        digits(MajorityClasses(clients=10, size=40, p=p)),
+        Task("cifar10", many, MIDDLE, held),
+    )
     return scaled(scale, few, some, replace(some, model=CLUSTER))
 
 
 def rotated_cifar10(scale: str, orientations: int = 2) -> Task:
     """Adaptive expert models and IFCA: every group of clients sees all images, turned its way."""
-    sizes, test = ((20, 60), (20, 200), (200, 500)), Mirrored(2000, 100, 100, source="test")
+    sizes, test = ((20, 60), (20, 200), (200, 500)), MatchedHoldout(2000, 100, 100, source="test")
     few, some, many = (_turned(clients, size, orientations) for clients, size in sizes)
     standard = Task("cifar10", some, LeNet(), test, portion=0.4)
     return scaled(scale, digits(few), standard, Task("cifar10", many, TURNED, test))

@@ -25,7 +25,15 @@ from fedlib.engine import EarlyStop, State, play_round
 from fedlib.federation import CropFlip
 from fedlib.models import MLP, LeNet, ResNet, fedmix_lenet5, widened
 from fedlib.optim import Optimizer, adam, sgd
-from fedlib.partition import IID, ByColumn, Clients, Dirichlet, LabelPermuted, Mirrored, Rotated
+from fedlib.partition import (
+    IID,
+    ByColumn,
+    ClientSubset,
+    Dirichlet,
+    LabelPermuted,
+    MatchedHoldout,
+    Rotated,
+)
 from fedlib.privacy import NoisyFedMix
 from fedlib.runs import Experiment, initial_state, run_with_state
 from fedlib.tasks import Task
@@ -81,7 +89,7 @@ def fashion_mnist(scale: str) -> Task:
 
 def cifar100(scale: str) -> Task:
     """FedMix, sec. 4.1: Pachinko allocation to 500 clients; digits have no coarse labels."""
-    fewer, test = parts.Pachinko(clients=100, size=100), Mirrored(5000, 20, 50, source="test")
+    fewer, test = parts.Pachinko(clients=100, size=100), MatchedHoldout(5000, 20, 50, source="test")
     digits = Task("digits", Dirichlet(clients=30, alpha=0.3, size=40), SMALL, FEW)
     sample = Task("cifar100_sample", fewer, LeNet(), OWN_FIFTH, augment=CropFlip())
     whole = Task("cifar100", parts.Pachinko(), ResNet(), test, augment=CropFlip())
@@ -203,7 +211,7 @@ def _label_skew(setting: Mixtures, dataset: str) -> list[Run]:
     The rounds of the latter are epochs.
     """
     apart: Any = setting.task.held_out
-    one = Mirrored(apart.pool, validation=apart.pool // 2, test=apart.test * 5)
+    one = MatchedHoldout(apart.pool, validation=apart.pool // 2, test=apart.test * 5)
     task = Task(setting.task.dataset, IID(clients=1), setting.task.model, one)
     mix = {"experts": setting.experts, "batch_size": setting.batch_size, "server": sgd(1.0)}
     plain = FedMix(objective="likelihood", **mix)  # type: ignore[arg-type]
@@ -261,7 +269,7 @@ def _new_clients(setting: Mixtures, dataset: str) -> list[Run]:
     """
     known, everyone = methods(setting), setting.task.partition
     clients, first = setting.clients, setting.clients * 4 // 5
-    parts = Clients(everyone, last=first), Clients(everyone, first, clients)
+    parts = ClientSubset(everyone, last=first), ClientSubset(everyone, first, clients)
     seen, new = map(setting.dealt, parts)
     there = {m: federated(setting, known[m]) for m in (names.FEDAVG, names.FEDMIX)}
     vae: dict[str, Any] = VAE[dataset]

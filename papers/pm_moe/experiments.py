@@ -14,7 +14,7 @@ from fedlib.federation import Federation
 from fedlib.models import FastText, LeNet, Params
 from fedlib.models.families import ACTIVATIONS, INITS, GateNet
 from fedlib.optim import sgd
-from fedlib.partition import ClassDirichlet, Own
+from fedlib.partition import ClassDirichlet, LocalHoldout
 from fedlib.runs import Experiment, rounds, run_with_state
 from fedlib.tasks import Task
 from fedlib.values import value, within
@@ -41,7 +41,7 @@ def task(dataset: str, scale: str, shared: float = 0.0) -> Task | None:
     the partition is the paper's, and only the training parts are smaller: a share of the data as a
     whole would be dealt to another federation.
     """
-    skew, own = ClassDirichlet(shared=shared), Own(test=0.25, validation=0.1, merge=True)
+    skew, own = ClassDirichlet(shared=shared), LocalHoldout(test=0.25, validation=0.1, merge=True)
     text, sampled = dataset == "ag_news", dataset in SAMPLED
     small, wide = LeNet(), LeNet(channels=(32, 64), hidden=(512,))
     held_out, sample = (own, "_sample") if sampled else (replace(own, train=0.2), "")

@@ -12,7 +12,14 @@ from fedlib.algorithms import CommonestLabel, FedAvg, LastClient, Local, Mixture
 from fedlib.engine import EarlyStop
 from fedlib.models import MLP, BiLSTM, Family, LeNet
 from fedlib.optim import adam
-from fedlib.partition import Clients, Dirichlet, Majority, Mirrored, OptOut, Request
+from fedlib.partition import (
+    ClientSubset,
+    Dirichlet,
+    MajorityClasses,
+    MatchedHoldout,
+    OptOut,
+    Request,
+)
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
@@ -37,7 +44,7 @@ ALPHAS = (0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
 RATES = (1e-7, 5e-7, 1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3)  # 001, sec. 4
 MORE_RATES = (*RATES[:-1], 3e-3, RATES[-1])  # fewer rounds need larger ones
 # Local tests mirror a client's classes, at most half of its examples from each.
-HELD = Mirrored(pool=5000, validation=200, test=500)
+HELD = MatchedHoldout(pool=5000, validation=200, test=500)
 
 
 @value
@@ -76,14 +83,16 @@ class Stages(AtHome):
         return replace(self, task=replace(self.task, opt_out=OptOut(clients=q)), cohort=cohort)
 
 
-def _images(scale: str, few: Request, dataset: str, real: Request, held: Mirrored = HELD) -> Task:
+def _images(
+    scale: str, few: Request, dataset: str, real: Request, held: MatchedHoldout = HELD
+) -> Task:
     whole = Task(dataset, real, LeNet(), held)
     return digits(few) if scale == "quick" else whole
 
 
 def cifar10(scale: str, p: float = 0.8) -> Task:
     """Specialised federated learning: two majority classes make up the fraction p."""
-    few, real = (Majority(clients=n, size=n, p=p) for n in (20, 100))
+    few, real = (MajorityClasses(clients=n, size=n, p=p) for n in (20, 100))
     return _images(scale, few, "cifar10", real)
 
 
@@ -95,9 +104,9 @@ def fashion_mnist(scale: str, p: float = 0.8) -> Task:
 
 def ag_news(scale: str, p: float = 0.8) -> Task | None:
     """Specialised federated learning on news of four classes, 1,000 clients, BiLSTM."""
-    held = Mirrored(pool=5000, validation=100, test=200)
+    held = MatchedHoldout(pool=5000, validation=100, test=200)
     short = BiLSTM(vocabulary=5002, embedding=50, hidden=32, tokens=24)
-    some, every = (Majority(clients=n, size=100, p=p) for n in (100, 1000))
+    some, every = (MajorityClasses(clients=n, size=100, p=p) for n in (100, 1000))
     news = Task("ag_news", some, short, held)
     return scaled(scale, None, news, replace(news, partition=every, model=BiLSTM()))
 
@@ -110,16 +119,16 @@ def dirichlet_cifar10(scale: str, alpha: float = 0.5) -> Task:
 
 def first_cifar10(scale: str, p: float = 0.8) -> Task:
     """The first version of 001: 5 clients whose majority classes differ."""
-    partition = Majority(clients=5, size=100, p=p, pairs="disjoint")
-    held = Mirrored(pool=5000, validation=400, test=500)
+    partition = MajorityClasses(clients=5, size=100, p=p, pairs="disjoint")
+    held = MatchedHoldout(pool=5000, validation=400, test=500)
     return _images(scale, partition, "cifar10", partition, held)
 
 
 def first_cifar100(scale: str, p: float = 0.8) -> Task:
     """The first version of 001: 50 clients, each with a majority of two of the 100 classes."""
-    every = Majority(clients=50, size=100, p=p, pairs="disjoint")
+    every = MajorityClasses(clients=50, size=100, p=p, pairs="disjoint")
     fewer = replace(every, clients=5, size=60)
-    few, many = Mirrored(3000, 40, 40), Mirrored(25000, 400, 150)
+    few, many = MatchedHoldout(3000, 40, 40), MatchedHoldout(25000, 400, 150)
     sample = Task("cifar100_sample", every, LeNet(), few)
     return scaled(scale, digits(fewer), sample, Task("cifar100", every, LeNet(), many))
 
@@ -271,7 +280,7 @@ def at_home(setting: Stages, algorithm: FedAvg, after: Experiment | None = None)
     out = setting.task.opt_out if after else None
     task = replace(setting.task, balanced=setting.balanced, opt_out=out)
     if setting.clients > setting.tested:
-        task = replace(task, partition=Clients(task.partition, last=setting.tested))
+        task = replace(task, partition=ClientSubset(task.partition, last=setting.tested))
     return Experiment(task, algorithm, **ONCE, after=after)
 
 

@@ -15,7 +15,7 @@ from companion.plan import Planned
 from fedlib import paths
 from fedlib.algorithms import FedAvg
 from fedlib.models import MLP
-from fedlib.partition import Dirichlet, Mirrored
+from fedlib.partition import Dirichlet, MatchedHoldout
 from fedlib.runs import Experiment, Result, StoreError, export, exported, find, inventory, store
 from fedlib.runs.exported import files, keys_in, path_of, read_run
 from fedlib.runs.spec import Log
@@ -24,7 +24,7 @@ from papers.registry import REGISTRY
 
 module = importlib.import_module("fedlib.runs.exported")
 TASK = Task("digits", Dirichlet(clients=6, alpha=1.0, size=20), MLP(hidden=(8,)),
-            Mirrored(pool=100, validation=10, test=10))  # fmt: skip
+            MatchedHoldout(pool=100, validation=10, test=10))  # fmt: skip
 RUNS = [Experiment(TASK, FedAvg(), rounds=2, cohort=2, seed=seed) for seed in range(4)]
 SECOND = replace(RUNS[0], after=RUNS[1], rounds=1)
 CLEAN, DIRTY = {"commit": "aaa"}, {"commit": "bbb-dirty"}

@@ -9,7 +9,7 @@ from fedlib import partition as parts
 # One of every scheme, for a few examples of six classes or more.
 REQUESTS = [
     parts.Dirichlet(5, 0.5, 12), parts.IID(5, 12), parts.QuantitySkew(4, 2.0, 3),
-    parts.ClassDirichlet(4, 1.0, shared=0.2, seed=None), parts.Majority(5, 12, 0.5),
+    parts.ClassDirichlet(4, 1.0, shared=0.2, seed=None), parts.MajorityClasses(5, 12, 0.5),
     parts.Shards(5, 2), parts.Pachinko(5, 12, coarse="family"), parts.ByColumn("writer", clients=5),
 ]  # fmt: skip
 

@@ -15,16 +15,16 @@ from fedlib.engine import EarlyStop, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.models import MLP, FastText, Net
 from fedlib.optim import adam, sgd
-from fedlib.partition import Majority, Mirrored
+from fedlib.partition import MajorityClasses, MatchedHoldout
 from fedlib.tasks import Task
 
 SIZES = (11, 4, 9)
 IMAGE = (12, 12, 1)
 SKEWED = Task(
     "digits",
-    Majority(clients=8, size=30, p=0.6),
+    MajorityClasses(clients=8, size=30, p=0.6),
     MLP((8,)),
-    Mirrored(pool=300, validation=20, test=30),
+    MatchedHoldout(pool=300, validation=20, test=30),
 )
 
 

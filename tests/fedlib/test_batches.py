@@ -17,7 +17,7 @@ from fedlib.engine.batches import make_plan
 from fedlib.federation import NOTHING, CropFlip, Precomputed
 from fedlib.models import MLP, Batch, LeNet, Net
 from fedlib.optim import sgd
-from fedlib.partition import IID, Mirrored
+from fedlib.partition import IID, MatchedHoldout
 from fedlib.tasks import Task
 
 
@@ -121,7 +121,9 @@ def test_evaluation_sees_images_as_they_are():
         np.testing.assert_array_equal(one.nll, other.nll)
     whole, plain_whole = (f.train.whole(torch.arange(3)).x for f in (fed, same))
     assert torch.equal(whole, plain_whole)
-    task = Task("digits", IID(3, 20), MLP(hidden=(5,)), Mirrored(100, 10, 10), augment=CropFlip(1))
+    task = Task(
+        "digits", IID(3, 20), MLP(hidden=(5,)), MatchedHoldout(100, 10, 10), augment=CropFlip(1)
+    )
     fed = task.build(0)
     assert fed.train.augment and fed.validation.augment is fed.test.augment is None
 

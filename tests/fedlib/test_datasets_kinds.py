@@ -26,7 +26,7 @@ from fedlib import data as datasets
 from fedlib.algorithms import FedMix
 from fedlib.data import DatasetError, cache, parquet
 from fedlib.models import MLP, FastText, LeNet
-from fedlib.partition import IID, ByColumn, Own, Rotated
+from fedlib.partition import IID, ByColumn, LocalHoldout, Rotated
 from fedlib.runs import Experiment, run
 from fedlib.tasks import Task
 
@@ -293,7 +293,7 @@ def test_numbers_are_scaled_by_those_that_are_trained_on(shape, model):
     tests = 9 + x[:30], y[:30], {"ward": y[:30] % 2}
     data = datasets.add("mine", (x, y, {"ward": y % 2}), tests)
     assert data.train.features.dtype == np.float32 and data.shape == shape
-    fed = Task("mine", ByColumn("ward"), model, Own(merge=True)).build(0)
+    fed = Task("mine", ByColumn("ward"), model, LocalHoldout(merge=True)).build(0)
     assert fed.clients == 2
     seen = fed.train.inputs(torch.arange(90)).double().numpy()
     if len(shape) > 1:
@@ -311,7 +311,9 @@ def test_numbers_that_are_not_to_be_scaled_stay_what_they_were():
     x, (_, y) = floats(), some()
     data = datasets.add("mine", (x, y), normalise=False)
     assert (data.mean, data.std) == ((0.0,) * 5, (1.0,) * 5)
-    fed = Task("mine", IID(clients=2, size=30), MLP((5,)), Own(test=0.2, validation=0.2)).build(0)
+    fed = Task(
+        "mine", IID(clients=2, size=30), MLP((5,)), LocalHoldout(test=0.2, validation=0.2)
+    ).build(0)
     assert np.array_equal(fed.train.inputs(torch.arange(60)).numpy(), x.astype(np.float32))
 
 
@@ -323,7 +325,7 @@ def test_numbers_that_are_not_to_be_scaled_stay_what_they_were():
 def test_numbers_and_tokens_are_trained_on_by_who_has_them(x, model):
     labels = np.arange(60) % 3
     datasets.add("mine", (x, labels, {"ward": np.repeat(["b", "a", "c"], 20)}))
-    task = Task("mine", ByColumn("ward"), model, Own(test=0.2, validation=0.2))
+    task = Task("mine", ByColumn("ward"), model, LocalHoldout(test=0.2, validation=0.2))
     found = run(Experiment(task, FedMix(experts=2), rounds=2, cohort=3), progress=False)
     assert np.isfinite(found.metrics["value"].to_numpy()).all()
     other = FastText(9, 4) if isinstance(model, MLP) else MLP((5,))
@@ -387,7 +389,7 @@ def test_whose_an_example_is_must_be_told_of_everyone(tmp_path):
     for ward in (np.where(np.arange(60) == 7, np.nan, 3.0), ["b"] * 7 + [" "] + ["a"] * 52):
         datasets.add("mine", (x, y, {"ward": ward}))
         with pytest.raises(ValueError, match="row 7 of 'ward' holds no value"):
-            Task("mine", ByColumn("ward"), MLP((5,)), Own()).build(0)
+            Task("mine", ByColumn("ward"), MLP((5,)), LocalHoldout()).build(0)
     names = pd.Series(["north", "south", "west"] * 20)
     for ward in (names, names.astype("category"), names.astype(object), names.astype("string")):
         assert datasets.add("mine", (x, y, {"ward": ward})).train.columns["ward"][1] == "south"

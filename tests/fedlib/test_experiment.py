@@ -17,7 +17,7 @@ from fedlib.algorithms import IFCA, FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.models import MLP
 from fedlib.optim import adam
-from fedlib.partition import Own, QuantitySkew
+from fedlib.partition import LocalHoldout, QuantitySkew
 from fedlib.runs import Experiment, export, exported, find, run, run_with_state, simulate, store
 from fedlib.runs.run import best_of
 from fedlib.runs.spec import Log
@@ -174,7 +174,9 @@ def test_the_best_state_is_told_by_those_who_take_part():
     "algorithm", [FedAvg(), FedMix(experts=2), Local(stop=EarlyStop(every=1))], ids=repr
 )
 def test_clients_without_test_or_validation_examples_are_no_failure(algorithm):
-    task = Task("digits", QuantitySkew(30, alpha=0.3, least=1), MLP(hidden=(8,)), Own(test=0.2))
+    task = Task(
+        "digits", QuantitySkew(30, alpha=0.3, least=1), MLP(hidden=(8,)), LocalHoldout(test=0.2)
+    )
     fed = task.build(0)
     lacking = {"validation": fed.validation.sizes == 0, "test": fed.test.sizes == 0}
     result = play(Experiment(task, algorithm, rounds=2, cohort=30, evaluate_every=1))

@@ -10,7 +10,7 @@ from conftest import make_federation
 from fedlib import data as datasets
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, BiLSTM, LeNet
-from fedlib.partition import IID, Dirichlet, Mirrored
+from fedlib.partition import IID, Dirichlet, MatchedHoldout
 from fedlib.tasks import Task, pick_device
 
 SIZES = (5, 2, 4)
@@ -99,7 +99,7 @@ TASK = Task(
     "digits",
     Dirichlet(clients=15, alpha=0.5, size=60),
     LeNet(channels=(3,), hidden=(8,)),
-    Mirrored(pool=300, validation=20, test=25),
+    MatchedHoldout(pool=300, validation=20, test=25),
 )
 
 
@@ -129,7 +129,7 @@ def test_a_seed_is_a_partition(fed):
         flat = getattr(fed, name).flat
         assert torch.equal(flat, getattr(again, name).flat)
         assert not torch.equal(flat, getattr(other, name).flat)
-    other = replace(TASK, model=MLP((4,)), held_out=Mirrored(300, 5, 10)).build(3)
+    other = replace(TASK, model=MLP((4,)), held_out=MatchedHoldout(300, 5, 10)).build(3)
     assert torch.equal(other.train.flat, fed.train.flat), "nor do other sizes change it"
     alone = replace(TASK, partition=IID(clients=1)).build(0)
     assert alone.train.sizes.tolist() == [1437 - 300]
@@ -169,9 +169,9 @@ def test_devices_that_are_there():
     ("change", "message"),
     [
         ({"dataset": "digit"}, "unknown dataset 'digit'; allowed: .*did you mean 'digits'"),
-        ({"held_out": Mirrored(pool=1437)}, "1,437 aside and keep one: 1,438 needed, but"),
+        ({"held_out": MatchedHoldout(pool=1437)}, "1,437 aside and keep one: 1,438 needed, but"),
         ({"partition": IID(clients=2000)}, "2,000 clients x 1 examples: 2,000 needed, .* 1,137 "),
-        ({"held_out": Mirrored(300, 20, 400)}, "to mirror client . with size 400: .* needed"),
+        ({"held_out": MatchedHoldout(300, 20, 400)}, "to mirror client . with size 400: .* needed"),
         ({"model": LeNet(channels=(2, 2, 2))}, "does not fit images of 16x16 pixels"),
         ({"model": BiLSTM()}, "is for texts, and an example here is of shape"),
     ],

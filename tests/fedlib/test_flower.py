@@ -22,7 +22,7 @@ from fedlib import data, paths
 from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix, Local
 from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.optim import adam
-from fedlib.partition import Majority, OptOut
+from fedlib.partition import MajorityClasses, OptOut
 from fedlib.runs import Experiment, initial_state, rounds
 from fedlib.runs.atomic import load_tensors
 from fedlib.values import from_code
@@ -32,7 +32,7 @@ flower = pytest.importorskip("fedlib.flower")
 identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
 
 # Five clients, of which one stays out.
-TASK = replace(SKEWED, partition=Majority(5, size=30, p=0.6), opt_out=OptOut(clients=0.2))
+TASK = replace(SKEWED, partition=MajorityClasses(5, size=30, p=0.6), opt_out=OptOut(clients=0.2))
 SIDES = "server", "client"
 FOUR = {
     "FedAvg": FedAvg(**FAST),

@@ -17,6 +17,7 @@ from small import AVG
 import fedlib
 import fedlib.algorithms
 from fedlib import paths, simulate
+from fedlib.values import from_code, from_dict, to_dict
 
 HOME = paths.ROOT / "fedlib"
 OFFERED = {name: getattr(fedlib, name) for name in dir(fedlib) if name[0] != "_"}
@@ -31,6 +32,18 @@ def test_the_front_door_offers_every_algorithm_and_tells_type_checkers_the_same(
     assert told == OFFERED.keys() - {"PINNED"}
     with pytest.raises(AttributeError, match="no attribute 'FedNothing'"):
         _ = fedlib.FedNothing
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [("Majority", "MajorityClasses"), ("Mirrored", "MatchedHoldout"), ("Own", "LocalHoldout")],
+)
+def test_renamed_values_keep_their_old_names_and_their_keys(old, new):
+    kind = getattr(fedlib, new)
+    with pytest.warns(DeprecationWarning, match=f"{old} is {new} now"):
+        assert getattr(fedlib, old) is kind
+    assert from_code(f"{old}()") == from_code(f"{new}()") == from_dict({"kind": old}) == kind()
+    assert to_dict(kind()) == {"kind": old} and repr(kind()) == f"{new}()"
 
 
 def test_the_command_line_and_the_front_door_import_no_torch():

@@ -16,7 +16,7 @@ from fedlib import paths, values
 from fedlib.algorithms import Local
 from fedlib.cli import main
 from fedlib.models import MLP, Module
-from fedlib.partition import IID, Own
+from fedlib.partition import IID, LocalHoldout
 from fedlib.runs import (
     DamagedWarning,
     RunDiverged,
@@ -190,7 +190,7 @@ def own(labels):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 3)), np.arange(60) % 2
     datasets.add("users_own", (x, y[::-1].copy() if labels else y, {"who": np.arange(60) // 20}))
-    task = Task("users_own", IID(3, 15), MLP(hidden=(4,)), Own(test=0.2))
+    task = Task("users_own", IID(3, 15), MLP(hidden=(4,)), LocalHoldout(test=0.2))
     return replace(AVG, task=task)
 
 

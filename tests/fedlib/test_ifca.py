@@ -17,7 +17,7 @@ from fedlib.engine import State, evaluate, play_round
 from fedlib.metrics import truth
 from fedlib.models import MLP, select_prefix
 from fedlib.optim import adam, sgd
-from fedlib.partition import IID, Mirrored, Own, Repeated, Rotated
+from fedlib.partition import IID, LocalHoldout, MatchedHoldout, RepeatedDeals, Rotated
 from fedlib.randomness import generator
 from fedlib.runs import Experiment, initial_state
 from fedlib.tasks import Task
@@ -238,7 +238,7 @@ def test_two_kinds_of_clients_find_their_clusters():
 
 
 STAGED = {"cohort": 1.0, "evaluate_every": 1}
-OWN_TESTS = Task("digits", IID(clients=3, size=12), MLP((4,)), Own(test=0.25))
+OWN_TESTS = Task("digits", IID(clients=3, size=12), MLP((4,)), LocalHoldout(test=0.25))
 CLUSTERED = IFCA(clusters=3)
 
 
@@ -368,8 +368,10 @@ def test_groups_are_true_where_all_examples_of_a_client_agree():
 
 
 def test_clusters_are_compared_with_the_orientations_of_the_clients():
-    turned = Rotated(Repeated(IID(clients=3, size=30), 2), (0.0, 180.0), alpha=None)
-    fed = Task("digits", turned, MLP((8,)), Mirrored(pool=200, validation=20, test=30)).build(0)
+    turned = Rotated(RepeatedDeals(IID(clients=3, size=30), 2), (0.0, 180.0), alpha=None)
+    fed = Task("digits", turned, MLP((8,)), MatchedHoldout(pool=200, validation=20, test=30)).build(
+        0
+    )
     algorithm = IFCA(clusters=2, batch_size=10)
     state = algorithm.assign_models(fed, algorithm.init(fed, 0))
     assert "recovery:angle" not in algorithm.observe(fed, algorithm.init(fed, 0))
@@ -379,7 +381,9 @@ def test_clusters_are_compared_with_the_orientations_of_the_clients():
         seen = algorithm.observe(fed, state)["recovery:angle"]
         assert float(seen) == pytest.approx(index)  # (2 - 36 / 15) / (6 - 36 / 15) for the second
     plain = replace(turned, alpha=1.0)
-    mixed = replace(fed, train=Task("digits", plain, MLP((8,)), Mirrored(200, 9, 9)).build(0).train)
+    mixed = replace(
+        fed, train=Task("digits", plain, MLP((8,)), MatchedHoldout(200, 9, 9)).build(0).train
+    )
     assert "recovery:angle" not in algorithm.observe(mixed, state), "clients hold several angles"
 
 

@@ -16,7 +16,7 @@ from fedlib.engine import evaluate, evaluate_global
 from fedlib.federation import OPTED_IN
 from fedlib.metrics import gradient_divergence, over_clients
 from fedlib.models import MLP
-from fedlib.partition import Majority, Mirrored, OptOut
+from fedlib.partition import MajorityClasses, MatchedHoldout, OptOut
 from fedlib.tasks import Task
 
 
@@ -95,7 +95,7 @@ def test_what_all_have_but_what_opted_out_lies_in_one_place():
     assert fed.clients == 3
 
 
-HELD = Mirrored(pool=600, validation=20, test=30)
+HELD = MatchedHoldout(pool=600, validation=20, test=30)
 
 
 def held_by(labels, test):
@@ -136,7 +136,7 @@ def test_a_newcomer_gets_the_commonest_label_of_all_examples():
 
 def test_what_opted_out_counts_at_home_only():
     """At home everything is known; the newcomer's vote is of what takes part."""
-    whole = Task("digits", Majority(10, 40, p=0.9), MLP((4,)), HELD)
+    whole = Task("digits", MajorityClasses(10, 40, p=0.9), MLP((4,)), HELD)
     fed = replace(whole, opt_out=OptOut(clients=0.7)).build(1).full_view()
     floor, plain = CommonestLabel(), whole.build(1)
     states = floor.init(fed, 1), floor.init(plain, 1)

@@ -16,7 +16,7 @@ from fedlib.engine import evaluate_global, play_round
 from fedlib.models import MLP, Batch, select_prefix
 from fedlib.models.families import auto_encoder, evidence, evidence_bound
 from fedlib.optim import adam, sgd
-from fedlib.partition import IID, Clients, Dirichlet, Mirrored, Own, Rotated
+from fedlib.partition import IID, ClientSubset, Dirichlet, LocalHoldout, MatchedHoldout, Rotated
 from fedlib.tasks import Task
 
 SIZES = (12, 3, 9)
@@ -114,22 +114,24 @@ def test_clients_without_shared_parts_average_their_predictions():
 
 
 def task(partition, held_out=None):
-    return Task("digits", partition, MLP(hidden=(8,)), held_out or Mirrored(200, 10, 10))
+    return Task("digits", partition, MLP(hidden=(8,)), held_out or MatchedHoldout(200, 10, 10))
 
 
-@pytest.mark.parametrize("held_out", [Mirrored(200, 10, 10), Own(0.2, 0.1)])
+@pytest.mark.parametrize("held_out", [MatchedHoldout(200, 10, 10), LocalHoldout(0.2, 0.1)])
 @pytest.mark.parametrize(
     "of", [IID(10, 30), Dirichlet(10, 0.5, size=30), Rotated(IID(10, 30), (0.0, 90.0, 180.0))]
 )
 def test_some_clients_hold_what_they_hold_among_all(of, held_out):
     whole = task(of, held_out).divide(3).parts
-    some = {rows: task(Clients(of, *rows), held_out).divide(3).parts for rows in ((0, 7), (7, 10))}
+    some = {
+        rows: task(ClientSubset(of, *rows), held_out).divide(3).parts for rows in ((0, 7), (7, 10))
+    }
     for name, sides in ((n, p.side) for n, p in some[7, 10].items()):
         for side, values in sides.items():
             mine = whole[name].side[side][whole[name].starts[7] :]
             assert np.array_equal(values, mine) and len(np.unique(values)) > 1
     # Who of a client's own examples are for validation is drawn by its number among some.
-    names = ["train"] if isinstance(held_out, Mirrored) else ["train", "validation"]
+    names = ["train"] if isinstance(held_out, MatchedHoldout) else ["train", "validation"]
 
     def held(parts, row):
         return sorted(i for name in names for i in parts[name].client(row).tolist())

@@ -21,13 +21,13 @@ from fedlib.optim import adam
 from fedlib.partition import (
     IID,
     ByColumn,
-    Clients,
+    ClientSubset,
     LabelPermuted,
-    Mirrored,
+    LocalHoldout,
+    MatchedHoldout,
     OptOut,
-    Own,
     Partition,
-    Repeated,
+    RepeatedDeals,
     Rotated,
 )
 from fedlib.runs import Experiment, built, run
@@ -193,7 +193,9 @@ def test_rows_stay_in_place_and_hold_what_takes_part():
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_no_table_that_an_algorithm_is_handed_holds_what_opted_out(share):
     """Someone who takes no care counts all labels there are: those of who takes part."""
-    task = replace(TASK, held_out=Own(), balanced=0, opt_out=OptOut(clients=0.5, share=share))
+    task = replace(
+        TASK, held_out=LocalHoldout(), balanced=0, opt_out=OptOut(clients=0.5, share=share)
+    )
     fed = task.build(0)
     for view in (fed.participating_view(), train_view(FedAvg(), fed.full_view())):
         assert view.home is None and view.full_view() is view is view.eval_view()
@@ -251,21 +253,21 @@ def test_what_opts_out_also_does_at_a_larger_fraction_or_share(seed, fractions, 
 def test_some_of_the_clients_opt_out_as_they_do_among_all():
     """A stage for the last three of eight clients; each has the examples that it has there."""
     whole = replace(TASK, opt_out=OptOut(clients=0.5, share=0.5))
-    some = replace(whole, partition=Clients(whole.partition, first=5, last=8))
+    some = replace(whole, partition=ClientSubset(whole.partition, first=5, last=8))
     theirs, mine = (task.build(3).full_view().train for task in (whole, some))
     last = theirs.owners >= 5
     assert torch.equal(theirs.flat[last], mine.flat)
     assert torch.equal(theirs.side[OPTED_IN][last], mine.side[OPTED_IN])
     assert 0 < mine.side[OPTED_IN].sum() < theirs.side[OPTED_IN].sum()
     with pytest.raises(ValueError, match="does not say how many clients it has"):
-        Clients(Repeated(IID(), 2)).among()
+        ClientSubset(RepeatedDeals(IID(), 2)).among()
 
 
 TASK = Task(
     "digits",
     IID(clients=8, size=20),
     MLP((8,)),
-    Mirrored(pool=200, validation=20, test=30),
+    MatchedHoldout(pool=200, validation=20, test=30),
     opt_out=OptOut(clients=0.5),
     balanced=100,
 )
@@ -328,7 +330,7 @@ def test_what_cannot_be_is_an_error():
     part, labels = rows([0, 1], [1, 1])
     for make, said in (
         (lambda: replace(TASK, partition=LabelPermuted(TASK.partition)).build(0), "different ways"),
-        (lambda: replace(TASK, held_out=Mirrored(pool=100, source="test")), "for tests only"),
+        (lambda: replace(TASK, held_out=MatchedHoldout(pool=100, source="test")), "for tests only"),
         (lambda: replace(TASK, balanced=4000).build(0), "400 needed"),
         (lambda: OptOut(clients=1.0).stays_in(part, labels, 0), "leaves no example"),
     ):
@@ -358,7 +360,7 @@ def test_words_are_ranked_by_those_who_take_part(tmp_path, monkeypatch):
     hospital = np.array(["x", "x", "y", "x"] * 20)
     datasets.add("said", (texts, [0, 1] * 40, {"hospital": hospital}), (["c b"], [0]))
     assert datasets.load("said").vocabulary == ("<pad>", "<unk>", "c", "a", "b")
-    task = Task("said", ByColumn("hospital"), FastText(9, 2), Own(test=0.01, validation=0))
+    task = Task("said", ByColumn("hospital"), FastText(9, 2), LocalHoldout(test=0.01, validation=0))
     assert task.fit(0).ids.tolist() == [0, 1, 2, 3, 4]
     out = next(s for s in range(9) if len(replace(task, opt_out=OptOut(0.5)).fit(s).ids) and
                not replace(task, opt_out=OptOut(0.5)).build(s).train.sizes[1])  # fmt: skip
@@ -374,7 +376,7 @@ def test_a_second_stage_sees_numbers_as_the_first_one_did(tmp_path, monkeypatch)
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
     x, y, columns = patients("numbers")
     datasets.add("patients", (x + 30 * columns["hospital"][:, None], y, columns))
-    task = Task("patients", ByColumn("hospital"), MLP((5,)), Own(), opt_out=OptOut(0.5))
+    task = Task("patients", ByColumn("hospital"), MLP((5,)), LocalHoldout(), opt_out=OptOut(0.5))
     first = Experiment(task, FedAvg(**FAST), rounds=1, cohort=2)
     second = Experiment(replace(task, opt_out=None), Local(**FAST), 1, 1.0, after=first)
     scale = [built(e).train.scale for e in (first, second)]
@@ -384,9 +386,9 @@ def test_a_second_stage_sees_numbers_as_the_first_one_did(tmp_path, monkeypatch)
 def test_the_kinds_of_side_information_do_not_depend_on_who_holds_them():
     """phi has a row for every angle, also if only those who opted out know it, or nobody does."""
     rotated = Rotated(IID(clients=2, size=5), angles=(0.0, 90.0, 180.0), alpha=None)
-    held = Mirrored(pool=200, validation=5, test=5)
+    held = MatchedHoldout(pool=200, validation=5, test=5)
     fed = Task("digits", rotated, MLP((8,)), held, opt_out=OptOut(0.5)).build(0)
     assert fed.values("angle") == 3 > int(fed.full_view().train.side["angle"].max()) + 1
     assert "angle" in fed.train.side and fed.full_view().values("angle") == 3
-    around = Clients(LabelPermuted(rotated), last=1)
+    around = ClientSubset(LabelPermuted(rotated), last=1)
     assert around.kinds() == {"angle": 3, "permutation": 4} and IID().kinds() == {}

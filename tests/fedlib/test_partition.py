@@ -14,22 +14,22 @@ from fedlib.partition import (
     IID,
     ByColumn,
     ClassDirichlet,
-    Clients,
+    ClientSubset,
     Dirichlet,
     LabelPermuted,
-    Majority,
-    Mirrored,
+    LocalHoldout,
+    MajorityClasses,
+    MatchedHoldout,
     OptOut,
-    Own,
     Pachinko,
     Partition,
     QuantitySkew,
-    Repeated,
+    RepeatedDeals,
     Rotated,
     Shards,
     divide,
     holdout,
-    mirrored,
+    matched,
 )
 from fedlib.partition.draws import generator_of, whole_part
 from fedlib.partition.held_out import thinned
@@ -62,10 +62,10 @@ def test_holdout_splits_every_class_in_proportion(labels, seed, data):
 
 def test_mirrored_draws_of_a_client_do_not_depend_on_the_others():
     labels, shares = balanced(10, 100), np.random.default_rng(1).dirichlet(np.ones(10), 6)
-    whole = mirrored(labels, shares, size=90, seed=3)
-    few = mirrored(labels, np.r_[shares[:2], shares[:2]], size=90, seed=3)
+    whole = matched(labels, shares, size=90, seed=3)
+    few = matched(labels, np.r_[shares[:2], shares[:2]], size=90, seed=3)
     assert rows(few)[:2] == rows(whole)[:2] != rows(few)[2:]
-    assert rows(mirrored(labels, shares, size=90, seed=4)) != rows(whole)
+    assert rows(matched(labels, shares, size=90, seed=4)) != rows(whole)
 
 
 def test_shares_have_the_spread_of_a_dirichlet():
@@ -106,7 +106,7 @@ def test_from_owners_is_a_loop_over_the_owners(owners, seed):
 def test_the_draws_that_stored_results_were_made_with():
     """If one of these changes, every result stored so far was made from another partition."""
     labels, other = (alike(balanced(10, n, seed)) for n, seed in ((500, 0), (100, 1)))
-    request, held_out = Dirichlet(20, 0.5, 100), Mirrored(500, 20, 30)
+    request, held_out = Dirichlet(20, 0.5, 100), MatchedHoldout(500, 20, 30)
     parts = divide(request, held_out, labels, other, 10, 6).parts.values()
     dealt = deal(Dirichlet(20, 0.5), labels.labels, 3), deal(IID(30, 40), labels.labels, 5)
     assert [printed(part)[:16] for part in (*dealt, *parts)] == [
@@ -118,10 +118,10 @@ def test_the_draws_that_stored_results_were_made_with():
 @pytest.mark.parametrize(
     ("held_out", "origins", "golden"),
     [
-        (Own(merge=True, train=0.3), ["merged"] * 3, ["4c71902d", "5bf71b66", "550f79e0"]),
-        (Own(), ["train"] * 3, ["e8c79a36", "9744c7d7", "cf7e5072"]),
+        (LocalHoldout(merge=True, train=0.3), ["merged"] * 3, ["4c71902d", "5bf71b66", "550f79e0"]),
+        (LocalHoldout(), ["train"] * 3, ["e8c79a36", "9744c7d7", "cf7e5072"]),
         (
-            Mirrored(100, 5, 5, "test"),
+            MatchedHoldout(100, 5, 5, "test"),
             ["train", "test", "test"],
             ["28e3d1d6", "a1cb82f5", "cf7a5617"],
         ),
@@ -132,7 +132,7 @@ def test_every_way_to_hold_out_has_its_golden_draws(held_out, origins, golden):
         alike(balanced(10, n, s), writer_id=np.arange(10 * n) // 50) for n, s in ((50, 0), (30, 1))
     )
     dealt = Rotated(LabelPermuted(ByColumn(), 3)), LabelPermuted(IID(3, 40), 3)
-    found = divide(dealt[isinstance(held_out, Mirrored)], held_out, labels, other, 10, 6)
+    found = divide(dealt[isinstance(held_out, MatchedHoldout)], held_out, labels, other, 10, 6)
     assert [printed(part)[:8] for part in found.parts.values()] == golden
     assert found.origin == dict(zip(("train", "validation", "test"), origins, strict=True))
 
@@ -158,7 +158,7 @@ def asked(request=None, labels=LABELS, **options):
 
 
 def mirror(shares, size):
-    return lambda: mirrored(LABELS, np.array(shares), size=size, seed=0)
+    return lambda: matched(LABELS, np.array(shares), size=size, seed=0)
 
 
 def cut(request, held_out, test=None):
@@ -175,22 +175,37 @@ def cut(request, held_out, test=None):
         (lambda: partition.balanced(LABELS, 510, 0), "class 0 .*: 51 needed, but only 50"),
         (asked(QuantitySkew(51)), "510 needed, but only 500"),
         (asked(QuantitySkew(50, 0.1)), "1,000 tries .* 50 clients .* 0 at most, .* should have 10"),
-        (asked(Majority(10, 100, 1.0)), r"class \d for all clients: \d+ needed, but only 50"),
-        (asked(Majority(2, 250, 0.0, "disjoint")), r"client 1, .*: 250 needed, but only \d+ "),
-        (asked(Majority(6, 5, 0.8, "disjoint")), "classes for 6 disjoint pairs: 12 needed, .* 10"),
-        (asked(Majority(1, 1), [0, 0]), "pairs: 2 needed, but only 1 "),
+        (
+            asked(MajorityClasses(10, 100, 1.0)),
+            r"class \d for all clients: \d+ needed, but only 50",
+        ),
+        (
+            asked(MajorityClasses(2, 250, 0.0, "disjoint")),
+            r"client 1, .*: 250 needed, but only \d+ ",
+        ),
+        (
+            asked(MajorityClasses(6, 5, 0.8, "disjoint")),
+            "classes for 6 disjoint pairs: 12 needed, .* 10",
+        ),
+        (asked(MajorityClasses(1, 1), [0, 0]), "pairs: 2 needed, but only 1 "),
         (asked(Shards(251, 2)), "502 needed, .* 500 "),
         (asked(Pachinko(10, 5, coarse="coarse")), "unknown column 'coarse'; .*'coarse_label'"),
         (asked(Pachinko(10, 5, coarse="writer_id")), "more than one value .*'writer_id'"),
         (asked(ByColumn(clients=51)), "values of 'writer_id': 51 needed, .* 50 "),
         (asked(LabelPermuted(IID(), 10**7)), "10,000,000 needed, .* 3,628,800"),
-        (asked(Clients(IID(5), 0, 6)), r"clients of IID\(clients=5\): 6 needed, but only 5"),
+        (asked(ClientSubset(IID(5), 0, 6)), r"clients of IID\(clients=5\): 6 needed, but only 5"),
         (asked(ClassDirichlet(10, least=51)), "510 needed"),
-        (cut(IID(2), Mirrored(60, 5, 5), alike(0)), "no test split .* use Own"),
-        (cut(IID(2), Mirrored(240)), "240 aside and keep one: 241 needed, but only 240"),
-        (cut(IID(2, 100), Mirrored(60, 5, 5)), "2 clients x 100 examples: 200 needed, .* 180"),
-        (cut(Shards(6, 1), Mirrored(60, 5, 70)), r"client \d with size 70: \d+ needed, but only"),
-        (cut(ByColumn("writer"), Own(merge=True), alike(9)), "unknown column 'writer'"),
+        (cut(IID(2), MatchedHoldout(60, 5, 5), alike(0)), "no test split .* use LocalHoldout"),
+        (cut(IID(2), MatchedHoldout(240)), "240 aside and keep one: 241 needed, but only 240"),
+        (
+            cut(IID(2, 100), MatchedHoldout(60, 5, 5)),
+            "2 clients x 100 examples: 200 needed, .* 180",
+        ),
+        (
+            cut(Shards(6, 1), MatchedHoldout(60, 5, 70)),
+            r"client \d with size 70: \d+ needed, but only",
+        ),
+        (cut(ByColumn("writer"), LocalHoldout(merge=True), alike(9)), "unknown column 'writer'"),
     ],
 )
 def test_the_impossible_is_refused_with_the_numbers(make, message):
@@ -200,10 +215,10 @@ def test_the_impossible_is_refused_with_the_numbers(make, message):
 
 KINDS = {
     Dirichlet: "clients alpha size", IID: "clients size", QuantitySkew: "clients alpha least",
-    Majority: "clients size", Shards: "clients shards", ByColumn: "clients",
+    MajorityClasses: "clients size", Shards: "clients shards", ByColumn: "clients",
     Pachinko: "clients size root_alpha leaf_alpha", ClassDirichlet: "clients alpha least",
-    Rotated: "alpha", LabelPermuted: "permutations", Repeated: "times",
-    Mirrored: "pool validation test",
+    Rotated: "alpha", LabelPermuted: "permutations", RepeatedDeals: "times",
+    MatchedHoldout: "pool validation test",
 }  # fmt: skip
 
 
@@ -220,9 +235,12 @@ def test_amounts_are_above_zero(kind, wrong):
     ("make", "message"),
     [
         (lambda: Rotated(LabelPermuted(Rotated(IID()))), "Rotated is already around Label"),
-        (lambda: Clients(IID(10), 4, 4), "first must be at least 0, last above it"),
-        (lambda: Clients(IID(10), -1, 4), "first must be"),
-        (lambda: Clients(Rotated(IID(10), (0.0, 180.0), None), 0, 5), "go around Clients"),
+        (lambda: ClientSubset(IID(10), 4, 4), "first must be at least 0, last above it"),
+        (lambda: ClientSubset(IID(10), -1, 4), "first must be"),
+        (
+            lambda: ClientSubset(Rotated(IID(10), (0.0, 180.0), None), 0, 5),
+            "go around ClientSubset",
+        ),
     ],
 )
 def test_a_value_is_checked_when_made(make, message):
@@ -241,12 +259,12 @@ def examples(division, name):
 @given(
     seed=st.integers(0, 2**32 - 1),
     held_out=st.builds(
-        Own,
+        LocalHoldout,
         st.floats(0.05, 0.9),
         st.floats(0, 0.9),
         st.booleans(),
     )
-    | st.builds(Mirrored, st.just(60), st.integers(1, 8), st.integers(1, 8),
+    | st.builds(MatchedHoldout, st.just(60), st.integers(1, 8), st.integers(1, 8),
                 st.sampled_from(["train", "test"])),
     sides=st.sampled_from(["", "angle", "permutation", "both"]),
 )  # fmt: skip
@@ -271,10 +289,10 @@ def test_no_example_is_trained_on_and_looked_at(request_, seed, held_out, sides)
     again = divide(request_, held_out, TRAIN, TEST, CLASSES, seed)
     for name, part in division.parts.items():
         assert printed(part) == printed(again.parts[name])
-    if isinstance(held_out, Own):
+    if isinstance(held_out, LocalHoldout):
         check_own(held_out, division, request_, seed)
     else:
-        check_mirrored(held_out, division)
+        check_matched(held_out, division)
 
 
 def check_own(held_out, division, request_, seed):
@@ -295,7 +313,7 @@ def check_own(held_out, division, request_, seed):
             assert abs(len(train) - (1 - held_out.validation) * kept) < 1
 
 
-def check_mirrored(held_out, division):
+def check_matched(held_out, division):
     assert division.origin == {"train": "train", "validation": held_out.source, "test": "test"}
     shares = division.parts["train"].shares(TRAIN.labels, CLASSES)
     for name, size in (("validation", held_out.validation), ("test", held_out.test)):
@@ -307,27 +325,27 @@ def check_mirrored(held_out, division):
 
 
 def test_copies_of_the_data_are_held_out_with_mirrored_only():
-    request = Rotated(Repeated(IID(6, 30), 2), angles=(0, 180), alpha=None)
-    division = divide(request, Mirrored(60, 5, 5), TRAIN, TEST, CLASSES, 0)
+    request = Rotated(RepeatedDeals(IID(6, 30), 2), angles=(0, 180), alpha=None)
+    division = divide(request, MatchedHoldout(60, 5, 5), TRAIN, TEST, CLASSES, 0)
     train, validation = (examples(division, name) for name in ("train", "validation"))
     assert len(train) == 2 * len(set(train)) == 360 and not set(train) & set(validation)
     for part in division.parts.values():
         assert part.side["angle"].tolist() == [int(owner >= 6) for owner in part.owners]
-    with pytest.raises(ValueError, match="use Mirrored with it, not Own"):
-        divide(request, Own(), TRAIN, TEST, CLASSES, 0)
+    with pytest.raises(ValueError, match="use MatchedHoldout with it, not LocalHoldout"):
+        divide(request, LocalHoldout(), TRAIN, TEST, CLASSES, 0)
 
 
 @pytest.mark.parametrize(
     ("request_", "held_out", "n", "sizes"),
     [
         # floor(0.75 n) = 6 and 2 stay, floor(0.9 * 6) = 5 and floor(1.8) = 1 of them for training.
-        (ByColumn(), Own(0.25, 0.1), 11, [[5, 1], [1, 1], [2, 1]]),
+        (ByColumn(), LocalHoldout(0.25, 0.1), 11, [[5, 1], [1, 1], [2, 1]]),
         # Not short by rounding.
-        (IID(1), Own(0.1, 0.0), 10, [[9], [0], [1]]),
-        (IID(1), Own(0.9, 0.0), 20, [[2], [0], [18]]),
-        (IID(1), Own(0.7, 0.0), 10, [[3], [0], [7]]),
+        (IID(1), LocalHoldout(0.1, 0.0), 10, [[9], [0], [1]]),
+        (IID(1), LocalHoldout(0.9, 0.0), 20, [[2], [0], [18]]),
+        (IID(1), LocalHoldout(0.7, 0.0), 10, [[3], [0], [7]]),
         # A client with one example trains on it.
-        (Rotated(IID(3)), Own(0.9, 0.5), 3, [[1] * 3, [0] * 3, [0] * 3]),
+        (Rotated(IID(3)), LocalHoldout(0.9, 0.5), 3, [[1] * 3, [0] * 3, [0] * 3]),
     ],
 )
 def test_sizes_by_hand(request_, held_out, n, sizes):
@@ -382,8 +400,8 @@ def test_only_training_is_thinned(request_):
     """Test and validation parts are those of the full task; of a client's n training examples of a
     class ceil(share * n) stay."""
     fields = (TRAIN, TEST, CLASSES, 1)
-    full = divide(request_, Own(0.25, 0.1, merge=True), *fields)
-    few = divide(request_, Own(0.25, 0.1, merge=True, train=0.3), *fields)
+    full = divide(request_, LocalHoldout(0.25, 0.1, merge=True), *fields)
+    few = divide(request_, LocalHoldout(0.25, 0.1, merge=True, train=0.3), *fields)
     for name in ("validation", "test"):
         assert printed(few.parts[name]) == printed(full.parts[name])
     mine, theirs = (d.parts["train"].counts(MERGED, CLASSES) for d in (few, full))

@@ -16,11 +16,11 @@ from fedlib.partition import (
     ClassDirichlet,
     Dirichlet,
     LabelPermuted,
-    Majority,
-    Own,
+    LocalHoldout,
+    MajorityClasses,
     Pachinko,
     QuantitySkew,
-    Repeated,
+    RepeatedDeals,
     Rotated,
     Shards,
     divide,
@@ -42,7 +42,7 @@ SCHEMES = {
     "QuantitySkew": (QuantitySkew, clients, st.floats(0.5, 9), some),
     "ClassDirichlet": (ClassDirichlet, clients, st.floats(0.1, 9),
                        st.sampled_from([0.0, 0.2, 0.9]), st.none() | some, st.none() | st.just(1)),
-    "Majority": (Majority, clients, sizes, st.floats(0, 1),
+    "MajorityClasses": (MajorityClasses, clients, sizes, st.floats(0, 1),
                  st.sampled_from(["distinct", "disjoint"])),
     "Shards": (Shards, clients, some),
     "Pachinko": (Pachinko, clients, sizes, alphas, alphas, st.just("family")),
@@ -98,7 +98,7 @@ def check_sizes(request, part, labels, pool, columns):
     elif isinstance(request, QuantitySkew | ClassDirichlet):
         assert len(sizes) == request.clients and sizes.sum() == n
         assert request.least is None or sizes.min() >= request.least
-    elif isinstance(request, Majority | Pachinko):
+    elif isinstance(request, MajorityClasses | Pachinko):
         assert sizes.tolist() == [request.size] * request.clients
     elif isinstance(request, Shards):
         each = n // (request.clients * request.shards) * request.shards
@@ -163,7 +163,7 @@ def test_clients_before_a_class_runs_out_do_not_depend_on_how_many_follow(scheme
 @example(clients=1, size=100, percent=58, seed=0)
 def test_majority_classes_make_up_their_fraction(clients, size, percent, seed):
     labels = balanced(5, 1000)
-    counts = deal(Majority(clients, size, percent / 100), labels, seed).counts(labels, 5)
+    counts = deal(MajorityClasses(clients, size, percent / 100), labels, seed).counts(labels, 5)
     half = percent * size // 200  # in whole numbers: 0.58 * 100 / 2 is 29
     for row in counts.tolist():
         assert sum(n == half for n in row) >= 2 or half == 0
@@ -172,7 +172,7 @@ def test_majority_classes_make_up_their_fraction(clients, size, percent, seed):
 
 def test_two_clients_with_disjoint_pairs_by_hand():
     labels = balanced(4, 10)
-    first, second = deal(Majority(2, 10, 0.8, "disjoint"), labels).counts(labels, 4).tolist()
+    first, second = deal(MajorityClasses(2, 10, 0.8, "disjoint"), labels).counts(labels, 4).tolist()
     pair = {c for c in range(4) if first[c] == 4}
     assert len(pair) == 2 and all(second[c] == 4 for c in set(range(4)) - pair)
     assert sum(first) == sum(second) == 10
@@ -288,10 +288,10 @@ def test_permutations_are_assigned_at_random():
 
 
 def test_a_repeated_deal_is_several_deals():
-    part = deal(Repeated(Rotated(ByColumn()), 3), [0] * 5, writer_id=[0, 0, 0, 1, 1])
+    part = deal(RepeatedDeals(Rotated(ByColumn()), 3), [0] * 5, writer_id=[0, 0, 0, 1, 1])
     assert rows(part) == [[0, 1, 2], [3, 4]] * 3 and set(part.side) == {"angle"}
     labels = balanced(4, 25)
-    one, two = deal(IID(5), labels), deal(Repeated(IID(5)), labels)
+    one, two = deal(IID(5), labels), deal(RepeatedDeals(IID(5)), labels)
     assert rows(two)[:5] == rows(one) != rows(two)[5:]
     assert sorted(two.flat[100:].tolist()) == list(range(100))
 
@@ -375,7 +375,7 @@ def test_every_example_goes_where_a_plain_loop_puts_it(labels, clients, alpha, s
     assert rows(deal(request, labels, seed)) == [sorted(row) for row in whole]
     here = SimpleNamespace(labels=np.array(labels[:30]), columns={})
     there = SimpleNamespace(labels=np.array(labels[30:]), columns={})
-    parts = divide(request, Own(merge=True), here, there, 4, seed).parts
+    parts = divide(request, LocalHoldout(merge=True), here, there, 4, seed).parts
     for i in range(clients):
         mine = [*parts["train"].client(i), *parts["validation"].client(i)]
         assert sorted(mine) == sorted(train[i])

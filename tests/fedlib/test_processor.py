@@ -21,13 +21,13 @@ from fedlib import PINNED
 from fedlib.algorithms import FedMix
 from fedlib.models import LeNet
 from fedlib.optim import adam
-from fedlib.partition import Dirichlet, Mirrored
+from fedlib.partition import Dirichlet, MatchedHoldout
 from fedlib.runs import Experiment, run
 from fedlib.tasks import Task
 import torch
 
 torch.set_num_threads(1)
-net, held_out = LeNet(channels=(8, 8), hidden=(32,), kernel=3), Mirrored(200, 20, 30)
+net, held_out = LeNet(channels=(8, 8), hidden=(32,), kernel=3), MatchedHoldout(200, 20, 30)
 task = Task("digits", Dirichlet(clients=6, size=40), net, held_out)
 method = FedMix(experts=3, epochs=2, server=adam(0.01), client=adam(0.003))
 result = run(Experiment(task, method, rounds=3, cohort=4, evaluate_every=1), progress=False)

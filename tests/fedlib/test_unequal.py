@@ -17,7 +17,7 @@ from fedlib.engine import costs, evaluate, play_round
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP
 from fedlib.optim import sgd
-from fedlib.partition import ByColumn, OptOut, Own
+from fedlib.partition import ByColumn, LocalHoldout, OptOut
 from fedlib.tasks import Task
 
 few = settings(max_examples=40)
@@ -149,7 +149,7 @@ def test_a_large_client_among_many_costs_what_all_hold(opt_out):
     who, rng = np.r_[np.repeat(np.arange(TINY), 2), np.full(LARGE, TINY)], np.random.default_rng(0)
     x, y = rng.normal(size=(len(who), 2)).astype(np.float32), rng.integers(2, size=len(who))
     data.add("unequal", (x, y, {"who": who}))
-    task = Task("unequal", ByColumn("who"), MLP((2,)), Own(0.3, 0.1), opt_out=opt_out)
+    task = Task("unequal", ByColumn("who"), MLP((2,)), LocalHoldout(0.3, 0.1), opt_out=opt_out)
     tracemalloc.start()
     fed = task.build(0)
     algorithm = FedAvg(batch_size=None)

@@ -15,7 +15,7 @@ from fedlib import values
 from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
 from fedlib.models import MLP, LeNet
 from fedlib.optim import Optimizer
-from fedlib.partition import IID, Dirichlet, Mirrored
+from fedlib.partition import IID, Dirichlet, MatchedHoldout
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import UnknownName, from_code, from_dict, key_of, to_dict
@@ -52,24 +52,24 @@ Dirichlet: clients=100 | 7; alpha=1.0 | 0.5; size=None | 3
 IID: clients=100 | 7; size=None | 3
 QuantitySkew: clients=100 | 7; alpha=1.0 | 0.5; least=10 | 1
 ClassDirichlet: clients=20 | 7; alpha=0.1 | 0.5; shared=0.0 | 0.2; least=None | 3; seed=1 | None
-Majority: clients=100 | 7; size=100 | 3; p=0.8 | 0.5; pairs='distinct' | 'disjoint'
+MajorityClasses: clients=100 | 7; size=100 | 3; p=0.8 | 0.5; pairs='distinct' | 'disjoint'
 Shards: clients=100 | 7; shards=2 | 3
 Pachinko: clients=500 | 7; size=100 | 3; root_alpha=0.1 | 0.5; leaf_alpha=10.0 | 1.0;
     coarse='coarse_label' | 'kind'
 ByColumn: column='writer_id' | 'speaker'; clients=None | 7
-Repeated: of=... | Shards(); times=2 | 3
+RepeatedDeals: of=... | Shards(); times=2 | 3
 Rotated: of=... | Shards(); angles=(0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0) | (0.0,
     180.0); alpha=1.0 | None
 LabelPermuted: of=... | Rotated(of=Shards()); permutations=4 | 3
-Clients: of=... | Rotated(of=Shards()); first=0 | 3; last=100 | 50
+ClientSubset: of=... | Rotated(of=Shards()); first=0 | 3; last=100 | 50
 CropFlip: padding=4 | 2
-Mirrored: pool=5000 | 100; validation=50 | 5; test=100 | 5; source='train' | 'test'
+MatchedHoldout: pool=5000 | 100; validation=50 | 5; test=100 | 5; source='train' | 'test'
 OptOut: clients=0.9 | 0.5; share=1.0 | 0.5
-Own: test=0.25 | 0.2; validation=0.1 | 0.0; merge=False | True; train=1.0 | 0.2
+LocalHoldout: test=0.25 | 0.2; validation=0.1 | 0.0; merge=False | True; train=1.0 | 0.2
 Task: dataset=... | 'mnist'; partition=... | IID(clients=20, size=60); model=... | MLP();
-    held_out=Mirrored() | Own(); portion=1.0 | 0.5; augment=None | CropFlip(); opt_out=None |
-    OptOut(); balanced=0 | 100; balanced_on='test' | 'validation'; validate_on='validation' |
-    'test'
+    held_out=MatchedHoldout() | LocalHoldout(); portion=1.0 | 0.5; augment=None | CropFlip();
+    opt_out=None | OptOut(); balanced=0 | 100; balanced_on='test' | 'validation';
+    validate_on='validation' | 'test'
 Experiment: task=... | dataclasses.replace(TASK, portion=0.5); algorithm=... | Local();
     rounds=... | 4; cohort=10 | Selection(); seed=0 | 1; evaluate_every=10 | 3; after=None | FIRST;
     audit=False | True; keep='last' | 'best'; beside=None
@@ -128,11 +128,11 @@ FedBABU < Personal: local=('head.',) | ('base.',)
 FedGH < LGFedAvg: head=Optimizer(lr=1.0) | Optimizer(); pairs=10 | 5
 """
 # One value of those that need more than their defaults.
-TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), Mirrored(pool=200))
+TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), MatchedHoldout(pool=200))
 FIRST = Experiment(TASK, FedAvg(), rounds=3)
-BASES = """TASK; FIRST; Phase(Optimizer()); Module('torch.nn:Identity'); Repeated(IID());
-    Rotated(IID()); LabelPermuted(IID()); Clients(IID())"""
-KINDS = {n: c for n, c in values._KINDS.items() if c.__module__.startswith("fedlib.")}
+BASES = """TASK; FIRST; Phase(Optimizer()); Module('torch.nn:Identity'); RepeatedDeals(IID());
+    Rotated(IID()); LabelPermuted(IID()); ClientSubset(IID())"""
+KINDS = {c.__name__: c for c in values._KINDS.values() if c.__module__.startswith("fedlib.")}
 
 
 def _code(text):
@@ -215,7 +215,7 @@ def test_golden_keys():
     task = Task("cifar10", Dirichlet(clients=100, alpha=1.0, size=450), LeNet())
     avg = Experiment(task, FedAvg(), rounds=300)
     assert avg.key == "cd0bc7ac67e10ba9" != key_of(avg, version=2)
-    task = Task("digits", IID(clients=20), MLP(hidden=(30,)), Mirrored(pool=200))
+    task = Task("digits", IID(clients=20), MLP(hidden=(30,)), MatchedHoldout(pool=200))
     server = Optimizer("adam", lr=5e-3, rates=(("phi", 0.05),))
     mix = Experiment(task, FedMix(experts=2, server=server), 150, cohort=0.25, seed=1, after=avg)
     assert mix.key == "ed496cc61589802f"
@@ -262,7 +262,7 @@ def _changed(draw, kinds):
 
 
 ALGORITHMS = [name for name, cls in KINDS.items() if issubclass(cls, FedAvg)]
-PARTITIONS = ["Dirichlet", "IID", "Clients", "Rotated", "Majority"]
+PARTITIONS = ["Dirichlet", "IID", "ClientSubset", "Rotated", "MajorityClasses"]
 nets = _changed(["LeNet", "MLP", "Module"])
 tasks = st.builds(
     dataclasses.replace, _changed(["Task"]), partition=_changed(PARTITIONS), model=nets
@@ -287,7 +287,9 @@ def spelt_out(item, order, made, plain):
 @settings(max_examples=80)
 @given(staged, st.randoms())
 def test_any_experiment_is_read_back_with_defaults_said_and_in_any_order(item, order):
-    said = spelt_out(item, order, lambda kind, fields: {**fields, "kind": kind.__name__}, to_dict)
+    said = spelt_out(
+        item, order, lambda kind, fields: {**fields, "kind": vars(kind)["__kind__"]}, to_dict
+    )
     assert_same(spelt_out(item, order, lambda kind, fields: kind(**fields), lambda v: v), item)
     assert_same(through_json(said), item)
     assert_same(through_json(to_dict(item)), item)
@@ -309,7 +311,7 @@ def test_any_experiment_is_read_back_with_defaults_said_and_in_any_order(item, o
         ("LeNet(channels=())", r"LeNet.channels must be >= 1, got \(\)"),
         ("FedProx(mu=-1)", "FedProx.mu must be >= 0, got -1"),
         ("MOON(tau=0.0)", "MOON.tau must be > 0, got 0.0"),
-        ("Own(test=0.0)", r"test must lie in \(0, 1\), got 0\.0"),
+        ("LocalHoldout(test=0.0)", r"test must lie in \(0, 1\), got 0\.0"),
         (
             "Task('digits', IID(), MLP(), portion=0.0)",
             r"Task.portion must lie in \(0, 1\], got 0.0",
@@ -333,14 +335,14 @@ PMMoE(denoise=1.0) PMMoE(temperature=0.0) FedMix(experts=0) FedMix(experts=2**40
 PrunedFedMix(eta=1.1) ClusteredFedMix(damping=1.0) IFCA(clusters=0) IFCA(least_share=1.5)
 Explore(eps=1.5) Explore(decay=-1.0) ClusterStop(patience=0) Densities(hidden=(0,))
 Densities(latent=0) Densities(samples=0) Optimizer(lr=-0.1) Optimizer(betas=(0.9,1.0))
-LeNet(dropout=1.0) CropFlip(padding=-1) Selection(available=0.0) Majority(p=1.1)
-ClassDirichlet(shared=1.0) ClassDirichlet(seed=-1) Own(train=0.0) OptOut(clients=1.5)
+LeNet(dropout=1.0) CropFlip(padding=-1) Selection(available=0.0) MajorityClasses(p=1.1)
+ClassDirichlet(shared=1.0) ClassDirichlet(seed=-1) LocalHoldout(train=0.0) OptOut(clients=1.5)
 dataclasses.replace(TASK,portion=1.5) dataclasses.replace(FIRST,rounds=0)
 dataclasses.replace(FIRST,evaluate_every=-1) dataclasses.replace(FIRST,seed=-1)
 dataclasses.replace(FIRST,cohort=0) dataclasses.replace(FIRST,beside=FIRST)
 dataclasses.replace(FIRST,cohort=10.0) FedMix(objective='mape')
 PrunedFedMix(objective='likelihood') Mixture(pool='logs') GateNet(init='orthogonals')
-GateNet(activation='tanh') Mirrored(source='tset') Optimizer(name='adamm')
+GateNet(activation='tanh') MatchedHoldout(source='tset') Optimizer(name='adamm')
 dataclasses.replace(FIRST,keep='worst')
 """
 

@@ -9,7 +9,7 @@ import torch
 from companion.sections import SCALES
 from fedlib import data as datasets
 from fedlib import paths
-from fedlib.partition import IID, LabelPermuted, Mirrored, Rotated
+from fedlib.partition import IID, LabelPermuted, MatchedHoldout, Rotated
 from fedlib.tasks import Task, rotate
 from fedlib.values import from_code
 from papers import named as tasks
@@ -35,7 +35,7 @@ def test_every_setting_prints_as_its_code_and_can_be_divided(name, scale, seed):
     counts = task.counts(seed)
     assert (counts["train"].sum(1) > 0).all()
     assert len({len(part) for part in counts.values()}) == 1
-    if isinstance(task.held_out, Mirrored):
+    if isinstance(task.held_out, MatchedHoldout):
         shares = counts["train"] / counts["train"].sum(1, keepdims=True)
         for part in ("validation", "test"):
             size = getattr(task.held_out, part)
@@ -92,7 +92,7 @@ def test_options_change_the_setting_and_wrong_ones_are_refused():
         tasks.named("000/cifar")
 
 
-PLAIN = Task("digits", IID(5, 40), tasks.named("000/cifar10").model, Mirrored(200, 10, 20))
+PLAIN = Task("digits", IID(5, 40), tasks.named("000/cifar10").model, MatchedHoldout(200, 10, 20))
 
 
 def test_a_rotated_task_holds_the_digits_turned():
@@ -153,7 +153,7 @@ def test_the_global_test_holds_no_training_or_validation_example():
     for name in ("004/cifar10", "000/femnist", "003/rotated_cifar10"):
         task = tasks.named(name)
         if name == "003/rotated_cifar10":
-            task = replace(PLAIN, held_out=Mirrored(100, 10, 20, source="test"))
+            task = replace(PLAIN, held_out=MatchedHoldout(100, 10, 20, source="test"))
         fed = task.build(0)
         images = [
             {bytes(t.x[i].numpy()) for i in torch.unique(t.flat)}
@@ -166,7 +166,7 @@ def test_the_global_test_holds_no_training_or_validation_example():
 
 
 def test_a_portion_is_a_share_of_every_class():
-    fed = replace(PLAIN, held_out=Mirrored(100, 10, 10), portion=0.25).build(0)
+    fed = replace(PLAIN, held_out=MatchedHoldout(100, 10, 10), portion=0.25).build(0)
     assert len(fed.train.y) == 360 and len(fed.test.y) == 90
     full = np.bincount(datasets.load("digits").train.labels)
     assert np.abs(np.bincount(fed.train.y.numpy()) - full / 4).max() <= 1

@@ -11,7 +11,7 @@ from fedlib import data as datasets
 from fedlib.algorithms import FedAvg
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, FastText
-from fedlib.partition import ByColumn, OptOut, Own
+from fedlib.partition import ByColumn, LocalHoldout, OptOut
 from fedlib.tasks import Task
 from papers.specialists.opting import tampered, trace
 
@@ -47,7 +47,7 @@ def test_only_what_opted_out_is_tampered_with():
 def test_nothing_is_fitted_to_what_opted_out_or_is_tested_on(kind, opt_out, tmp_path, monkeypatch):
     """Whatever becomes of them before they are added, the others' inputs and model stay as is."""
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
-    task = "patients", ByColumn("hospital"), KINDS[kind], Own(test=0.3, validation=0.2)
+    task = "patients", ByColumn("hospital"), KINDS[kind], LocalHoldout(test=0.3, validation=0.2)
     x, y, columns = patients(kind)
     datasets.add("patients", (x, y, columns))
     task = Task(*task, opt_out=opt_out)
