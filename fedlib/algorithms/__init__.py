@@ -5,7 +5,7 @@ tests that all of them must pass.
 """
 
 from fedlib.algorithms.drift import MOON, SCAFFOLD, FedProx
-from fedlib.algorithms.fedavg import FedAvg, LastClient
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.fedem import FedEM
 from fedlib.algorithms.fedmix import ClusteredFedMix, FedMix, PrunedFedMix
 from fedlib.algorithms.ifca import IFCA
@@ -14,6 +14,7 @@ from fedlib.algorithms.mixture import Mixture
 from fedlib.algorithms.personal import APFL, Ditto, FedAMP, PFedMe
 from fedlib.algorithms.pmmoe import FedSynMoE, PMMoE
 from fedlib.algorithms.private import Private, SecureSum
+from fedlib.algorithms.released import LastClient
 from fedlib.algorithms.server_training import FedGen, FedGH
 from fedlib.algorithms.splitting import (
     DBE,

@@ -1,4 +1,4 @@
-"""FedAvg, whose methods are every algorithm's default, and what 001's released code makes of it."""
+"""FedAvg, whose methods are every algorithm's default."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,13 +19,12 @@ from fedlib.engine import (
     uses_precomputed,
 )
 from fedlib.federation import Federation
-from fedlib.models import Batch, Net, Params, add_prefix, is_statistic, select_prefix
+from fedlib.models import Batch, Net, Params, is_statistic
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
 Bytes = tuple[Tensor, Tensor]  # sent to, and by, every client of a cohort, int64 ``[clients]`` each
-AVERAGE = "average."  # in LastClient's memory: FedAvg's model
 
 
 @value
@@ -212,49 +211,6 @@ class FedAvg(Algorithm):
     def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
         """Return the logarithm of the mean prediction, or what the mean logits predict."""
         return outputs["logits"].log_softmax(-1) if "logits" in outputs else outputs["p"].log()
-
-
-@value
-class LastClient(FedAvg):
-    """FedAvg that hands out the model of the client that trained last, as 001's released code does.
-
-    Rounds go on from the average w, and the average is what validation examples judge. But what is
-    tested, and handed to a later stage, is w_s of the last client s of the round's cohort, before
-    averaging.
-
-    Reference: released code of Listo Zec et al., Specialized federated learning using a mixture of
-    experts (001). The paper has the average: ``FedAvg`` (A21).
-    """
-
-    def assign_models(self, fed: Federation, state: State, *, for_selection: bool = False) -> State:
-        """Return the state, with the average in place of the last client's model for judging."""
-        return _averaged(state) if for_selection else state
-
-    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the state before round 0, in which both models are the same."""
-        initial = FedAvg.init(self, fed, seed, first)
-        average = add_prefix(initial.shared, AVERAGE)
-        return replace(initial, memory={n: t.clone() for n, t in average.items()})
-
-    def payload(self, state: State, row: int) -> State:
-        """Return the average alone."""
-        return State({}, {}, memory=state.memory)
-
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return the average, from which every client trains."""
-        return FedAvg.start(self, fed, _averaged(state), rows)
-
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
-        """Return the last client's model, with the next average in the server's memory."""
-        before = _averaged(state)
-        after = FedAvg.aggregate(self, fed, before, rows, messages)
-        last = {n: t - messages[n][-1] for n, t in before.shared.items()}
-        return replace(after, shared=last, memory=add_prefix(after.shared, AVERAGE))
-
-
-def _averaged(state: State) -> State:
-    """Return the state as FedAvg has it."""
-    return replace(state, shared=select_prefix(state.memory, AVERAGE), memory={})
 
 
 def drop_prefix(leaves: Params, prefix: str) -> Params:
