@@ -78,17 +78,6 @@ def test_changed_files_are_decoded_again_and_replace_the_old(mnist, places):
     assert len(folders(places)) == 1
 
 
-@pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])
-def test_colour_and_any_picture_format(places, kind):
-    pixels = np.repeat(noise(6, (1, 1, 3)), 32, 1).repeat(32, 2)
-    for name, part in ((TRAIN, pixels[:4]), (TEST, pixels[4:])):
-        pictures = [encoded(p, kind) for p in part]
-        write(places / "data" / "cifar10" / name, part, image="img", pictures=pictures)
-    data = datasets.load("cifar10_sample")
-    assert data.shape == (32, 32, 3)
-    assert np.abs(data.train.features.astype(int) - pixels[:4]).max() <= (0 if kind == "PNG" else 8)
-
-
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -127,6 +116,7 @@ def test_a_full_or_closed_disk_is_an_error_that_names_the_place(mnist, places, m
         datasets.load("mnist_sample")
 
 
+COLOUR = encoded(noise(1, (28, 28, 3))[0])
 ONE = cells([encoded(noise(1, (28, 28, 1))[0])])
 TWICE = pa.Table.from_arrays([ONE, [1], [1]], ["image", "label", "label"])
 
@@ -143,10 +133,15 @@ TWICE = pa.Table.from_arrays([ONE, [1], [1]], ["image", "label", "label"])
         ({"image": ONE, "label": [10]}, r"row 0: label 10 is outside 0\.\.9"),
         ({"image": ONE, "label": ["3"]}, "must hold integers"),
         ({"image": [b"x"], "label": [1]}, "cannot be read"),
+        ({"image": [[0.5] * 3], "label": [1]}, "must hold pictures, not list"),
+        ({"image": ["a"], "label": [1]}, "must hold pictures, not string"),
+        ({"image": [1.0], "label": [1]}, "must hold pictures, not double"),
+        ({"image": cells([]), "label": pa.array([], pa.int64())}, "there are no rows"),
+        ({"image": cells([COLOUR]), "label": [1]}, "row 0.*in colour, among grey ones"),
         (TWICE, "exists 2 times"),
         (None, "cannot be read"),
     ],
-    ids=range(11),
+    ids=range(16),
 )
 def test_files_of_another_shape(mnist, places, table, message):
     path = places / "data" / "mnist" / TRAIN
