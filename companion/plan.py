@@ -4,6 +4,7 @@ That is `make plan`, `make campaign` and `make paper`. First seeds come first, o
 costs are CPU seconds of stored runs of the same kind.
 """
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -79,11 +80,14 @@ def _part(registry: Registry, scale: str, wanted: str) -> list[Planned]:
 
 
 def _stands(run: Run, field: str, values: str) -> bool:
-    """Return whether a run's method, or a field of where it stands, is one of some values."""
+    """Return whether a run's method, or a field of where it stands, is one of some values.
+
+    A comma before a space belongs to the text: "K = 4, half the rate" is one method.
+    """
     here = {"method": run.method, **run.where}.get(field)
-    return any(
-        here == (float(v) if isinstance(here, float | int) else v) for v in values.split(",")
-    )
+    if isinstance(here, float | int):
+        return here in [float(v) for v in values.split(",")]
+    return here in re.split(",(?! )", values)
 
 
 def _of_section(

@@ -74,6 +74,8 @@ def test_a_part_can_be_what_stands_somewhere():
     first = [p.method for p in some[:4]]
     assert first == [f"IFCA, p = {p}, J = 6, eps = {e}" for p in ("0.2", 1) for e in (0, "0.33")]
     assert len(some) > 4
+    slower = planned(REGISTRY, "standard", ["permuted@1/method=K = 4, half the rate,K = 5"])
+    assert {p.method for p in slower} == {"K = 4, half the rate", "K = 5"}, "a name with a comma"
 
 
 def test_costs_are_those_of_stored_runs_of_the_kind(monkeypatch):
