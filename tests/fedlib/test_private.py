@@ -76,15 +76,6 @@ def test_clipped_differences_of_two_clients_by_hand():
         np.testing.assert_allclose(after.shared[n].numpy(), expected, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("of", SUMMED[:3], ids=repr)
-def test_without_noise_and_clipping_it_is_the_plain_average_of_equal_clients(of):
-    fed = make_federation((8, 8, 8))
-    (plain, _), (private, _) = (
-        play(a, fed, 2) for a in (of, alg.Private(of=of, clip=1e6, noise=0.0))
-    )
-    close(plain.shared, private.shared, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize(("at", "times"), [("server", 1.0), ("client", 3**0.5)])
 @pytest.mark.parametrize("experts", [0, 4])
 def test_the_noise_has_the_size_that_is_accounted_for(at, times, experts):
