@@ -1,9 +1,10 @@
 """Values: they print as code, survive JSON, have stable keys, and refuse what they cannot be."""
 
 import contextlib
+import csv
 import dataclasses
 import json
-import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,113 +21,10 @@ from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import UnknownName, from_code, from_dict, key_of, to_dict
 
-# Every value of the library: of each field what it is when nobody says anything ("..." where
-# somebody must), and another value that it could have. Those of a parent stand there.
-TABLE = """
-LeNet: channels=(6, 16) | (6, 17); hidden=(120, 84) | (84, 120); kernel=5 | 3; response_norm=0 |
-    4; dropout=0.0 | 0.5; channel_dropout=0.0 | 0.2; output='log-softmax' | 'softmax'
-ResNet: blocks=3 | 2; widths=(16, 32, 64) | (16, 32); groups=2 | 4
-BiLSTM: vocabulary=10002 | 50; embedding=100 | 3; hidden=64 | 5; tokens=None | 20
-FastText: vocabulary=98635 | 50; width=32 | 3
-MLP: hidden=(200, 200) | (200,)
-Module: function=... | 'torch.nn:Flatten'; arguments=() | (('start_dim', 1),); head='' | 'fc';
-    frozen=() | ('conv1.',)
-Optimizer: name='sgd' | 'adam'; lr=0.05 | 0.1; momentum=0.0 | 0.9; weight_decay=0.0 | 0.1;
-    betas=(0.9, 0.999) | (0.9, 0.99); eps=1e-08 | 1e-07; rates=() | (('phi', 0.05),);
-    nesterov=False; clip=None | 1.0; schedule=None | Cosine(); options=() | (('foreach', True),)
-Schedule:
-Step: every=10 | 5; factor=0.1 | 0.5
-Cosine: rounds=100 | 7; least=0.0 | 0.1; warmup=0 | 3
-Selection: size=10 | 0.5; weighted=False | True; available=1.0 | 0.5; period=0 | 24; dropout=0.0 |
-    0.1
-Augmentation:
-EarlyStop: every=5 | 1; patience=10 | 1; min_delta=0.0 | 0.1; keep='best' | 'last'
-Phase: optimizer=... | Optimizer(name='adam'); epochs=1 | 2; batch_size=64 | None; train=('',) |
-    ('head.',); loss='loss' | 'nll'; stop=None | EarlyStop(); noise=() | (('label', 3), ('policy',
-    'features')); watch='nll' | 'loss'; side='both' | 'local'; repeat=1 | 2; after='' | 'nll'
-FedAvg: epochs=1 | 2; batch_size=64 | None; client=Optimizer() | Optimizer(name='adam');
-    server=Optimizer(lr=1.0) | Optimizer(name='adamw')
-Explore: eps=0.33 | 0.5; decay=0.0 | 1.0
-ClusterStop: every=10 | 5; patience=10 | 3
-Dirichlet: clients=100 | 7; alpha=1.0 | 0.5; size=None | 3
-IID: clients=100 | 7; size=None | 3
-QuantitySkew: clients=100 | 7; alpha=1.0 | 0.5; least=10 | 1
-ClassDirichlet: clients=20 | 7; alpha=0.1 | 0.5; shared=0.0 | 0.2; least=None | 3; seed=1 | None
-MajorityClasses: clients=100 | 7; size=100 | 3; p=0.8 | 0.5; pairs='distinct' | 'disjoint'
-Shards: clients=100 | 7; shards=2 | 3
-Pachinko: clients=500 | 7; size=100 | 3; root_alpha=0.1 | 0.5; leaf_alpha=10.0 | 1.0;
-    coarse='coarse_label' | 'kind'
-ByColumn: column='writer_id' | 'speaker'; clients=None | 7
-RepeatedDeals: of=... | Shards(); times=2 | 3
-Rotated: of=... | Shards(); angles=(0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0) | (0.0,
-    180.0); alpha=1.0 | None
-LabelPermuted: of=... | Rotated(of=Shards()); permutations=4 | 3
-ClientSubset: of=... | Rotated(of=Shards()); first=0 | 3; last=100 | 50
-CropFlip: padding=4 | 2
-MatchedHoldout: pool=5000 | 100; validation=50 | 5; test=100 | 5; source='train' | 'test'
-OptOut: clients=0.9 | 0.5; share=1.0 | 0.5
-LocalHoldout: test=0.25 | 0.2; validation=0.1 | 0.0; merge=False | True; train=1.0 | 0.2
-Task: dataset=... | 'mnist'; partition=... | IID(clients=20, size=60); model=... | MLP();
-    held_out=MatchedHoldout() | LocalHoldout(); portion=1.0 | 0.5; augment=None | CropFlip();
-    opt_out=None | OptOut(); balanced=0 | 100; balanced_on='test' | 'validation';
-    validate_on='validation' | 'test'
-Experiment: task=... | dataclasses.replace(TASK, portion=0.5); algorithm=... | Local();
-    rounds=... | 4; cohort=10 | Selection(); seed=0 | 1; evaluate_every=10 | 3; after=None | FIRST;
-    audit=False | True; keep='last' | 'best'; beside=None
-GateNet: hidden=(128, 256, 128) | (8,); activation='leaky_relu' | 'mish'; init='orthogonal' |
-    'spectral'
-FedMix < FedAvg: server=Optimizer(name='adam', lr=0.001) | Optimizer(name='adamw'); experts=4 | 2;
-    condition='label' | 'angle'; objective='map' | 'entropy'; gates='local' | 'averaged';
-    marginal_entropy=1.0 | 0.0; phi_scale=0.0 | 0.01;
-    personal_bias=False | True
-LastClient < FedAvg:
-CommonestLabel < FedAvg:
-Local < FedAvg: stop=None | EarlyStop(every=1); model=None | MLP(hidden=(5,))
-Mixture < FedAvg: epochs=500 | 2; batch_size=10 | None; client=Optimizer(name='adam', lr=1e-05) |
-    Optimizer(name='adam'); stop=EarlyStop(min_delta=0.01) | None; pool='probabilities' | 'log';
-    train_global=False | True; expert=None | MLP(); gate=None | MLP(hidden=(5,)); frozen=False |
-    True; used_only=False | True
-IFCA < FedAvg: clusters=2 | 3; explore=Explore(eps=0.0) | Explore(); inference='validation' |
-    'train'; clustered='' | 'head.'; least_share=0.0 | 0.25; stop=None | ClusterStop()
-Personal < FedAvg: local=('head.bias',) | ('head.',)
-LocalGlobal < FedAvg: cut=3 | 6
-Newcomers < FedAvg: of=FedAvg() | FedMix(); stop=None | EarlyStop(every=1)
-Densities < FedAvg: epochs=100 | 2; batch_size=10 | None; client=Optimizer(name='adam', lr=0.001)
-    | Optimizer(name='adam', lr=0.1); of=FedAvg() | FedMix(); hidden=(512, 256) | (8,); latent=32
-    | 2; samples=1 | 4; stop=EarlyStop(every=1, patience=3) | EarlyStop()
-FedProx < FedAvg: mu=0.01 | 0.1
-SCAFFOLD < FedAvg: client=Optimizer() | Optimizer(lr=0.5)
-MOON < FedAvg: mu=1.0 | 5.0; tau=0.5 | 1.0
-FedGen < FedAvg: noise=512 | 4; hidden=512 | 8; fit=Optimizer(name='adam', lr=0.005) |
-    Optimizer(); steps=1000 | 3; invented=10 | 5; alpha=1.0 | 2.0
-FedBN < FedAvg:
-FedRoD < FedAvg:
-FedCP < FedAvg: apart=5.0 | 1.0
-GPFL < FedAvg: near=0.01 | 0.1; decay=0.1 | 0.0
-DBE < FedAvg: client=Optimizer() | Optimizer(lr=0.5); kappa=50.0 | 0.0
-FedSynMoE < FedAvg: gate=GateNet() | GateNet(hidden=(4,))
-PMMoE < FedAvg: epochs=50 | 2; batch_size=10 | None; client=Optimizer(lr=0.1) |
-    Optimizer(name='adam'); of=FedPer() | DBE(); gate=GateNet() | GateNet(hidden=(4,)); top=0 | 2;
-    renormalised=False | True; denoise=0.0 | 0.2; temperature=1.0 | 0.1; own_expert_bias=0.0 | 1.0
-Ditto < FedAvg: lam=0.1 | 1.0; own=None | Optimizer()
-APFL < FedAvg: alpha=0.5 | 0.25; adaptive=False | True; rate=None | 0.1
-PFedMe < FedAvg: lam=15.0 | 1.0; steps=5 | 1; eta=0.01 | 0.02
-FedAMP < FedAvg: lam=0.01 | 0.1; sigma=10.0 | 1.0; alpha=None | 0.1
-FedEM < FedAvg: experts=3 | 2
-Private < FedAvg: epochs=1; batch_size=64; client=Optimizer(); server=Optimizer(lr=1.0);
-    of=FedAvg() | FedMix(); clip=1.0 | 0.5; noise=1.0 | 2.0; at='server' | 'client'
-SecureSum < FedAvg: epochs=1; batch_size=64; client=Optimizer(); server=Optimizer(lr=1.0);
-    of=FedAvg() | FedMix(); bits=20 | 16; most=1000 | 50
-PrunedFedMix < FedMix: objective='map'; eta=0.5 | 0.9
-ClusteredFedMix < FedMix: client=Optimizer() | Optimizer(lr=0.5); objective='map'; damping=0.75 |
-    0.5; entropy_weight=1.0 | 2.0
-NoisyFedMix < FedMix: noise=1.0 | 2.0
-FedPer < Personal: local=('head.',) | ('base.',)
-LGFedAvg < Personal: local=('base.',) | ('head.',)
-FedRep < Personal: local=('head.',) | ('base.',); head_epochs=10 | 1
-FedBABU < Personal: local=('head.',) | ('base.',)
-FedGH < LGFedAvg: head=Optimizer(lr=1.0) | Optimizer(); pairs=10 | 5
-"""
+# Every field of every value of the library, but for those that a kind inherits: what it is when
+# nobody says anything ("..." where somebody must), another value that it could have, and values
+# that it refuses. Without a field: a kind that has none of its own.
+ROWS = list(csv.DictReader(Path(__file__).with_name("values.csv").open(newline="")))
 # One value of those that need more than their defaults.
 TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), MatchedHoldout(pool=200))
 FIRST = Experiment(TASK, FedAvg(), rounds=3)
@@ -139,28 +37,22 @@ def _code(text):
     return eval(text.strip(), {**KINDS, "TASK": TASK, "FIRST": FIRST, "dataclasses": dataclasses})
 
 
-def _read(table):
-    """The texts of defaults and of other values, by class and field."""
-    found = {}
-    for entry in re.split(r"\n(?=\S)", table.strip()):
-        head, _, body = " ".join(entry.split()).partition(":")
-        name, _, parent = head.partition(" < ")
-        fields = dict(found.get(parent, {}))
-        for part in filter(None, body.strip().split("; ")):
-            field, _, said = part.partition("=")
-            fields[field] = said.split(" | ")
-        found[name] = fields
-    return found
+def fields_of(cls):
+    """The rows of a kind by field, those of its parents first."""
+    kinds = [base.__name__ for base in reversed(cls.__mro__)]
+    return {
+        row["field"]: row for kind in kinds for row in ROWS if row["kind"] == kind and row["field"]
+    }
 
 
-FIELDS = _read(TABLE)
+FIELDS = {name: fields_of(cls) for name, cls in KINDS.items()}
 MADE = {type(base).__name__: base for base in map(_code, BASES.split(";"))}
 SAMPLES = {
     name: (
         MADE[name] if name in MADE else KINDS[name](),
-        {field: _code(said[1]) for field, said in fields.items() if len(said) > 1},
+        {field: _code(row["other"]) for field, row in rows.items() if row["other"]},
     )
-    for name, fields in FIELDS.items()
+    for name, rows in FIELDS.items()
 }
 EVERY = [
     dataclasses.replace(base, **{name: other}) if name else base
@@ -195,7 +87,7 @@ def through_json(said):
 
 
 def test_the_table_knows_every_value_of_the_library():
-    assert set(FIELDS) == set(KINDS)
+    assert {row["kind"] for row in ROWS} == set(KINDS)
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -208,7 +100,7 @@ def test_a_default_never_changes(name):
     """
     fields = dataclasses.fields(KINDS[name])
     now = {f.name: "..." if f.default is dataclasses.MISSING else repr(f.default) for f in fields}
-    assert now == {field: said[0] for field, said in FIELDS[name].items()}
+    assert now == {field: row["default"] for field, row in FIELDS[name].items()}
 
 
 def spelt_out(item, made, plain):
@@ -301,32 +193,17 @@ def test_what_a_field_cannot_be_is_an_error_that_names_it(code, message):
     assert len(str(said.value)) < 300, "an error shows the beginning of what was given"
 
 
-# One value outside the range of each field that has one.
-REFUSED = """
-Local(epochs=-1) FedAvg(batch_size=0) EarlyStop(patience=0) EarlyStop(min_delta=-0.1)
-FedGen(noise=0) FedGen(alpha=-1.0) FedGH(pairs=0) FedCP(apart=-1.0) GPFL(decay=-1.0)
-APFL(alpha=1.5) FedAMP(sigma=0.0) FedRep(head_epochs=0) LocalGlobal(cut=0) PMMoE(top=-1)
-PMMoE(denoise=1.0) PMMoE(temperature=0.0) FedMix(experts=0) FedMix(experts=2**40)
-PrunedFedMix(eta=1.1) ClusteredFedMix(damping=1.0) IFCA(clusters=0) IFCA(least_share=1.5)
-Explore(eps=1.5) Explore(decay=-1.0) ClusterStop(patience=0) Densities(hidden=(0,))
-Densities(latent=0) Densities(samples=0) Optimizer(lr=-0.1) Optimizer(betas=(0.9,1.0))
-LeNet(dropout=1.0) CropFlip(padding=-1) Selection(available=0.0) MajorityClasses(p=1.1)
-ClassDirichlet(shared=1.0) ClassDirichlet(seed=-1) LocalHoldout(train=0.0) OptOut(clients=1.5)
-dataclasses.replace(TASK,portion=1.5) dataclasses.replace(FIRST,rounds=0)
-dataclasses.replace(FIRST,evaluate_every=-1) dataclasses.replace(FIRST,seed=-1)
-dataclasses.replace(FIRST,cohort=0) dataclasses.replace(FIRST,beside=FIRST)
-dataclasses.replace(FIRST,cohort=10.0) FedMix(objective='mape')
-PrunedFedMix(objective='likelihood') Mixture(pool='logs') GateNet(init='orthogonals')
-GateNet(activation='tanh') MatchedHoldout(source='tset') Optimizer(name='adamm')
-dataclasses.replace(FIRST,keep='worst')
-"""
+REFUSED = [
+    (row["kind"], row["field"], refused)
+    for row in ROWS
+    for refused in filter(None, row["refused"].split(" | "))
+]
 
 
-@pytest.mark.parametrize("code", REFUSED.split())
-def test_a_field_keeps_to_its_range(code):
-    field = re.findall(r"(\w+)=", code)[-1]
+@pytest.mark.parametrize(("kind", "field", "refused"), REFUSED)
+def test_a_field_keeps_to_its_range(kind, field, refused):
     with pytest.raises(ValueError, match=rf"\b{field}\b"):
-        _code(code)
+        dataclasses.replace(SAMPLES[kind][0], **{field: _code(refused)})
 
 
 @pytest.mark.parametrize(
