@@ -1,4 +1,4 @@
-"""A sweep over a Ray cluster of two nodes: whatever is killed, the bits are those of one process.
+"""A sweep over a Ray cluster of two nodes: the bits of one process, also if a worker is killed.
 
 Ray is an optional extra: pip install -e '.[ray]', then pytest tests/fedlib/test_cluster.py.
 """
@@ -7,10 +7,7 @@ import dataclasses
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -160,31 +157,3 @@ def test_a_killed_worker(nodes, often, check, monkeypatch):
     assert killed
     assert any(len(segments(e)) > 1 for e in LONG)
     check([*LONG, *SEEDS, SECOND])
-
-
-def hear_interrupts():
-    """Undo what a shell does to tests in the background: the driver would ignore its signal."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def drive(nodes, tmp_path, how):
-    """Start a driver, end it by a signal when there is a checkpoint; return its code and words."""
-    file = tmp_path / "runs.txt"
-    file.write_text("".join(f"{e}\n" for e in LONG))
-    command = [sys.executable, "-m", "fedlib", "sweep", str(file), "--address", nodes.address]
-    driver = subprocess.Popen(
-        [*command, "--device", "cpu"], stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
-    )
-    while driver.poll() is None and not any(begun(e) for e in LONG):
-        time.sleep(0.2)
-    driver.send_signal(how)
-    said = driver.communicate(timeout=120)[1]
-    while nodes.training():
-        time.sleep(0.2)
-    return driver.returncode, said
-
-
-def test_a_killed_driver_leaves_nothing_behind_for_long(nodes, often, check, tmp_path):
-    assert drive(nodes, tmp_path, signal.SIGKILL)[0] == -signal.SIGKILL
-    go(LONG, address=nodes.address)
-    check(LONG)

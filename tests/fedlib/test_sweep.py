@@ -13,14 +13,14 @@ import types
 from unittest.mock import MagicMock
 
 import pytest
-from small import AVG, BAD, MIX, TUNED, bits, go, interrupted, play, running, undisturbed
+from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 
-from fedlib.algorithms import Local
+from fedlib.algorithms import FedAvg, Local
 from fedlib.progress import Tally
 from fedlib.runs import RunDiverged, cluster, export, find, store
-from fedlib.runs import sweep as module
 from fedlib.runs.cluster import UnfitNode
 from fedlib.runs.sweep import SweepFailed, sweep
+from fedlib.values import value
 
 pytestmark = pytest.mark.slow
 
@@ -53,37 +53,20 @@ def test_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capfd
     assert all(bits(play(e).experiment) == found[e] for e in (AVG, MIX))
 
 
-def test_a_killed_worker_takes_only_its_own_run(monkeypatch):
-    """A worker is killed when its first round is heard of; the others finish."""
-    victims = [AVG, dataclasses.replace(AVG, seed=1), dataclasses.replace(AVG, seed=2)]
-    killed, heard = [], module.Processes._heard
+@value
+class Dying(FedAvg):
+    """Its first step ends the process."""
 
-    def murder(team, pipe):
-        if not killed:
-            killed.append(team._under_way[pipe])
-            os.kill(team._team[pipe].pid, signal.SIGKILL)
-            team._team[pipe].join()
-            while pipe.poll():
-                try:
-                    pipe.recv()
-                except EOFError:
-                    break
-        return heard(team, pipe)
-
-    monkeypatch.setattr(module.Processes, "_heard", murder)
-    with pytest.raises(SweepFailed, match=r"WorkerDied: its process ended \(exit code -9"):
-        go(victims, workers=2)
-    assert [find(e) is None for e in victims] == [e in killed for e in victims]
-    assert len(killed) == 1
+    def loss(self, net, params, ctx, batch):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_run_left_half_done_is_taken_up_and_completed(playing, tmp_path):
-    expected, played = undisturbed(AVG, tmp_path), []
-    interrupted(AVG, 1)
-    assert find(AVG) is None
-    playing(lambda *told: played.append(told))
-    go([AVG])
-    assert played == [("FedAvg", 1)] and bits(AVG) == expected
+def test_a_killed_worker_takes_only_its_own_run():
+    """`make robust` counts kills of workers, of their parent, and of all."""
+    victim, others = dataclasses.replace(AVG, algorithm=Dying()), [AVG, MIX]
+    with pytest.raises(SweepFailed, match=r"1 of 3 .*(?s:.*)WorkerDied: .* \(exit code -9"):
+        go([victim, *others], workers=2)
+    assert find(victim) is None and all(find(e) for e in others)
 
 
 def test_a_run_asked_for_twice_is_trained_once(playing):
