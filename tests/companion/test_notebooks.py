@@ -122,7 +122,6 @@ def test_refresh_writes_stable_outputs_into_the_source(folder):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--scale", "quik"], "unknown scale 'quik'; allowed: paper, quick, standard; did you"),
         (["--rounds", "-1"], "greater than or equal to 0"),
         (["--device", "cuda:99"], "device 'cuda:99' is not there"),
         (["--dataset", "minst"], "unknown dataset 'minst'"),

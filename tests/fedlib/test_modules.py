@@ -247,31 +247,29 @@ def test_every_algorithm_trains_with_batchnorm_or_says_that_it_does_not(name):
     assert moved or name == "CommonestLabel"
 
 
-def test_a_second_model_that_forgets_the_batch_is_an_error():
-    """Also where the model that is called base stands still meanwhile."""
+class Forgetting(FedAvg):
+    """Its loss hands no batch on."""
 
-    class Second(FedAvg):
-        trains, keeps = ("own.",), ("own.",)
-
-        def leaves(self, fed, seed):
-            model = FedAvg.leaves(self, fed, seed)
-            return {**model, **add_prefix(model, "own.")}
-
-        def loss(self, net, params, ctx, batch):
-            return F.cross_entropy(net(select_prefix(params, "own."), batch.x), batch.y)
-
-    with pytest.raises(ValueError, match="Second trains without dropout and BatchNorm"):
-        play(Second(), images(foreign("dropping")), 1)
+    def loss(self, net, params, ctx, batch):
+        return F.cross_entropy(net(select_prefix(params, *self.trains), batch.x), batch.y)
 
 
-def test_a_loss_that_forgets_the_batch_is_an_error():
-    class Forgetting(FedAvg):
-        def loss(self, net, params, ctx, batch):
-            return F.cross_entropy(net(params, batch.x), batch.y)
+class Second(Forgetting):
+    """Nor does that of a second model, while the one that is called base stands still."""
 
-    with pytest.raises(ValueError, match="Forgetting trains without dropout and BatchNorm"):
-        play(Forgetting(), images(NORMED), 1)
-    play(Forgetting(), images(FOREIGN[1]), 1)
+    trains, keeps = ("own.",), ("own.",)
+
+    def leaves(self, fed, seed):
+        model = FedAvg.leaves(self, fed, seed)
+        return {**model, **add_prefix(model, "own.")}
+
+
+@pytest.mark.parametrize("kind", [Forgetting, Second])
+def test_a_loss_that_forgets_the_batch_is_an_error(kind):
+    for family in (NORMED, foreign("dropping")):
+        with pytest.raises(ValueError, match=f"{kind.__name__} trains without dropout and Batch"):
+            play(kind(), images(family), 1)
+    play(kind(), images(FOREIGN[1]), 1)
 
 
 def test_fedbn_keeps_batchnorm_at_home():

@@ -10,6 +10,7 @@ from conftest import LENET, make_federation, parts_of, told_newcomers
 from playing import BATTERY, FAST, every, play, texts
 from small import AVG, MIX, TASK
 from small import play as trained
+from test_modules import foreign
 
 from fedlib import algorithms as alg
 from fedlib import data
@@ -84,18 +85,8 @@ def test_a_module_is_traced_and_exported_for_any_number_of_examples(name, client
     torch.testing.assert_close(exported(others), module(others))
 
 
-class Normed:
-    """A network with running statistics and dropout."""
-
-    @staticmethod
-    def base(shape):
-        flat = torch.nn.Flatten(), torch.nn.Linear(int(np.prod(shape)), 6)
-        rest = torch.nn.BatchNorm1d(6), torch.nn.ReLU(), torch.nn.Dropout(0.5)
-        return torch.nn.Sequential(*flat, *rest), 6
-
-
 @pytest.mark.parametrize("made", [
-    lambda: make_federation(model=Normed()),
+    lambda: make_federation(model=foreign("Vectors")),
     lambda: make_federation(model=LENET, shape=(16, 16, 1)),
     texts,
 ], ids=["BatchNorm", "convolutions", "texts"])  # fmt: skip
@@ -128,16 +119,15 @@ def test_a_result_predicts_new_arrays_with_the_stored_normalisation():
 def test_what_cannot_be_predicted_is_refused_by_name(tmp_path, monkeypatch):
     result, digits = trained(AVG), data.load("digits").test
     x, y = digits.features[:4], digits.labels[:4]
-    with pytest.raises(ValueError, match="there is no client 6: clients are 0 to 5"):
-        predict(result, x, 6)
-    with pytest.raises(ValueError, match=r"must be torch.uint8 \[N, 16, 16, 1\] as those"):
-        predict(result, x.astype(np.float32))
-    with pytest.raises(ValueError, match=r"\[N, 16, 16, 1\]"):
-        predict(result, x[:, :8])
-    with pytest.raises(ValueError, match=r"labels must be 0 to 9, got 3\.\.12"):
-        evaluate(result, (x, [3, 4, 12, 5]))
-    with pytest.raises(ValueError, match=r"labels must be integers \[4\]"):
-        evaluate(result, (x, y[:3]))
+    for ask, given, message in (
+        (predict, (x, 6), "there is no client 6: clients are 0 to 5"),
+        (predict, (x.astype(np.float32),), r"must be torch.uint8 \[N, 16, 16, 1\] as those"),
+        (predict, (x[:, :8],), r"\[N, 16, 16, 1\]"),
+        (evaluate, ((x, [3, 4, 12, 5]),), r"labels must be 0 to 9, got 3\.\.12"),
+        (evaluate, ((x, y[:3]),), r"labels must be integers \[4\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ask(result, *given)
     export([result], "some")
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
     with pytest.raises(StoreError, match="only metrics are stored"):

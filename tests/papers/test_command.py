@@ -52,7 +52,6 @@ def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, aske
         ("figurs", "No such command 'figurs'. Did you mean .*'figures'"),
         ("campaign --scale quik", "unknown scale 'quik'; .*did you mean 'quick'"),
         ("campaign --section gate", "unknown section 'gate'; .*did you mean 'gates'"),
-        ("tasks 000/cifar", "unknown task '000/cifar'; .*did you mean '000/cifar10'"),
         ("tasks 000/cifar10 --set a", "not the code of a value"),
     ],
 )
