@@ -35,24 +35,15 @@ def test_only_what_somebody_sees_is_drawn(monkeypatch):
     assert progress.quiet() and progress.bar(3, "rounds").disable
 
 
-def test_memory_is_kept_where_the_c_library_can(monkeypatch):
+def test_the_command_line_keeps_memory_where_the_c_library_can(monkeypatch, capsys):
+    """A run in one's own process leaves its memory alone."""
     asked: list[tuple[int, int]] = []
     library = SimpleNamespace(mallopt=lambda *option: asked.append(option))
     monkeypatch.setattr(processor.ctypes, "CDLL", lambda name: library)
     for name, options in (("glibc", [(-3, 2**25), (-1, 2**31 - 1)]), ("musl", [])):
         monkeypatch.setattr(processor.platform, "libc_ver", lambda name=name: (name, ""))
         asked.clear()
-        processor.keep_freed()
+        play(AVG)
+        assert not asked
+        assert cli.main(["algorithms"]) == 0 and "FedAvg" in capsys.readouterr().out
         assert asked == options
-
-
-def test_a_run_in_ones_own_process_leaves_its_memory_alone_and_the_command_line_does_not(
-    monkeypatch, capsys
-):
-    asked: list[tuple[int, int]] = []
-    library = SimpleNamespace(mallopt=lambda *option: asked.append(option))
-    monkeypatch.setattr(processor.ctypes, "CDLL", lambda name: library)
-    monkeypatch.setattr(processor.platform, "libc_ver", lambda: ("glibc", ""))
-    play(AVG)
-    assert not asked
-    assert cli.main(["algorithms"]) == 0 and "FedAvg" in capsys.readouterr().out and asked

@@ -113,16 +113,6 @@ def test_exploration_decays(eps, decay, round):
     assert ifca.Explore(eps, 1.0).at(round) == pytest.approx(eps / (round + 1))
 
 
-def test_losses_under_all_clusters_are_those_of_a_plain_loop():
-    fed = make_federation(SIZES)
-    algorithm = IFCA(clusters=3)
-    state, rows = algorithm.init(fed, 0), torch.tensor([2, 0])
-    for table in (fed.train, fed.validation):
-        asked = [[loss_of(fed, model(state, j), table, i) for j in range(3)] for i in (2, 0)]
-        found = algorithm.fits(fed, state.shared, table, rows)
-        torch.testing.assert_close(found, torch.tensor(asked), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("inference", ["validation", "train"])
 def test_clients_predict_with_the_cluster_that_fits_them(inference):
     fed = make_federation(SIZES)
@@ -225,16 +215,6 @@ def test_a_good_initialisation_is_drawn_until_every_cluster_has_its_share():
     fed.train.y[:] = 0
     with pytest.raises(RuntimeError, match="in 100 draws no initial models were each"):
         IFCA(clusters=2, least_share=0.5).init(fed, 0)
-
-
-def test_two_kinds_of_clients_find_their_clusters():
-    """Clients of the second kind call every label by the next one's name."""
-    fed = make_federation((20,) * 8)
-    turned = fed.train.flat[80:]
-    fed.train.y[turned] = (fed.train.y[turned] + 1) % 3
-    state, _ = play(IFCA(clusters=2, batch_size=None, client=sgd(0.3)), fed, rounds=25, cohort=8)
-    choice = state.memory[ifca.CHOICE].tolist()
-    assert len(set(choice[:4])) == len(set(choice[4:])) == 1 and choice[0] != choice[-1]
 
 
 STAGED = {"cohort": 1.0, "evaluate_every": 1}

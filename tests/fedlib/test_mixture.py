@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation, parts_of, scatter
-from hypothesis import given
-from hypothesis import strategies as st
 from playing import SKEWED, play
 
 from fedlib.algorithms import FedAvg, LastClient, Local, Mixture
-from fedlib.algorithms.mixture import pooled
 from fedlib.engine import State, play_round
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, Batch, LeNet, Net
@@ -176,14 +173,3 @@ def test_the_average_decides_which_round_the_last_clients_model_is_of():
     assert next(both("kept_round")).iloc[0] > 0
     best = {n.removeprefix("average."): t for n, t in released[1].memory.items()}
     assert all(torch.equal(t, best[n]) for n, t in average[1].shared.items())
-
-
-@given(st.lists(st.floats(0.001, 0.999), min_size=2, max_size=2), st.floats(0.001, 0.999))
-def test_pooled_logarithms_are_never_above_the_mixture(said, h):
-    """Jensen; equal experts, or a gate that is almost shut, leave no difference."""
-    said, gate = torch.tensor(said).log(), torch.tensor([1 - h, h]).log()
-    mixture, logs = pooled(said, gate), pooled(said, gate, "log")
-    assert logs <= mixture + 1e-6
-    torch.testing.assert_close(mixture, (gate.exp() * said.exp()).sum().log(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(pooled(said[:1].expand(2), gate, "log"), said[0])
-    torch.testing.assert_close(pooled(said[:1].expand(2), gate), said[0])

@@ -20,11 +20,7 @@ from fedlib.models import (
     LeNet,
     Net,
     ResNet,
-    add_prefix,
     fedmix_lenet5,
-    map_experts,
-    select_prefix,
-    stack,
     widened,
 )
 from fedlib.models.families import MaxPool2d
@@ -104,14 +100,6 @@ def test_other_parameters_take_the_place_of_the_modules_own(spec):
     torch.testing.assert_close(net.module(x), net(own, x))
 
 
-def test_a_released_network_gives_out_p_for_log_p():
-    as_it_should, released = (Net(LeNet(output=o), COLOUR, 4) for o in ("log-softmax", "softmax"))
-    params, x = released.init(0), torch.randn(3, 3, 32, 32)
-    torch.testing.assert_close(released.logp(params, x), as_it_should.logp(params, x).exp())
-    assert torch.equal(released(params, x), as_it_should(params, x))
-    torch.testing.assert_close(released.logp(params, x).sum(1), torch.ones(3))
-
-
 def test_init_is_drawn_from_its_seed_and_from_nothing_else():
     net = Net(MLP((7,)), (4, 4, 1), 3)
     state = torch.get_rng_state()
@@ -124,32 +112,6 @@ def test_init_is_drawn_from_its_seed_and_from_nothing_else():
     assert not any(t.requires_grad for t in first.values())
     first["head.bias"] += 1
     assert torch.equal(again["head.bias"], net.init(5)["head.bias"]), "they share no memory"
-
-
-def test_each_equals_a_loop_over_rows_and_their_gradients():
-    net = Net(LeNet(channels=(3, 4), hidden=(9,), kernel=3), (12, 12, 1), 4)
-    rows = [net.init(s) for s in range(3)]
-    leaves = {n: t.requires_grad_(True) for n, t in stack(rows).items()}
-    x = torch.randn(5, 1, 12, 12)
-    got = map_experts(lambda w, x: {"logits": net(w, x)}, leaves, x)["logits"]
-    assert got.shape == (5, 3, 4)
-    got.square().sum().backward()
-    for k, row in enumerate(rows):
-        own = {n: t.requires_grad_(True) for n, t in row.items()}
-        expected = net(own, x)
-        torch.testing.assert_close(got[:, k], expected)
-        expected.square().sum().backward()
-        for name, leaf in own.items():
-            torch.testing.assert_close(leaves[name].grad[k], leaf.grad, rtol=1e-4, atol=1e-5)
-
-
-def test_part_is_the_inverse_of_named():
-    leaves = {"a": torch.zeros(1), "b.c": torch.ones(2), "experts.a": torch.ones(1)}
-    both = {**add_prefix(leaves, "experts."), "a": torch.full((1,), 5.0)}
-    assert set(both) == {"experts.a", "experts.b.c", "experts.experts.a", "a"}
-    back = select_prefix(both, "experts.")
-    assert list(back) == list(leaves) and all(back[n] is leaves[n] for n in leaves)
-    assert select_prefix(both, "nobody.") == {}
 
 
 @pytest.mark.parametrize("spec", TEXTS, ids=repr)

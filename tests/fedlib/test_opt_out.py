@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from playing import BATTERY, FAST
 
 from fedlib import data as datasets
@@ -179,6 +177,10 @@ def test_rows_stay_in_place_and_hold_what_takes_part():
     assert inside is fed.participating_view() and inside.participating_view() is inside
     assert inside.train.sizes.tolist() == [11, 0, 6, 7] and inside.members.tolist() == [0, 2, 3]
     assert inside.validation.sizes.tolist() == [6, 0, 6, 6]
+    deciding = fed.eval_view()
+    assert deciding is fed.full_view().eval_view() is deciding.eval_view() and deciding.home is None
+    assert deciding.participating_view() is inside and deciding.validation.sizes.tolist() == [6] * 4
+    assert deciding.train.sizes.tolist() == [11, 6, 6, 7], "who is no member knows all of its own"
     assert not len(inside.train.client(1))
     home = fed.full_view()
     held = home.train.flat[stay]
@@ -225,29 +227,6 @@ def rows(*labels):
         lists.append(range(len(flat), len(flat) + len(one)))
         flat += one
     return Partition.from_lists(lists), np.array(flat)
-
-
-def test_a_share_of_every_class_opts_out():
-    part, labels = rows([0] * 5 + [1] * 4 + [2], [0, 0], [1] * 7)
-    inside = OptOut(clients=1.0, share=0.5).stays_in(part, labels, seed=3)
-    for client, expected in enumerate([[3, 2, 1], [1, 0, 0], [0, 4, 0]]):
-        mine = labels[part.flat[inside & (part.owners == client)]]
-        assert np.bincount(mine, minlength=3).tolist() == expected
-
-
-pairs = st.tuples(st.floats(0, 0.9), st.floats(0, 0.9)).map(sorted)
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 10**6), pairs, pairs, st.integers(5, 30))
-def test_what_opts_out_also_does_at_a_larger_fraction_or_share(seed, fractions, shares, clients):
-    part, labels = rows(*[[0, 1, 1, 2, 2, 2]] * clients)
-    few, many = (OptOut(q).stays_in(part, labels, seed) for q in fractions)
-    some, more = (OptOut(1.0, share).stays_in(part, labels, seed) for share in shares)
-    assert (many <= few).all() and (more <= some).all()
-    for inside, q in ((few.reshape(-1, 6), fractions[0]), (many.reshape(-1, 6), fractions[1])):
-        assert (inside.all(1) | ~inside.any(1)).all()
-        assert (~inside.any(1)).sum() == round(q * clients)
 
 
 def test_some_of_the_clients_opt_out_as_they_do_among_all():

@@ -191,17 +191,6 @@ def test_shards_hold_few_classes():
     assert counts.sum(0).tolist() in ([4, 4], [5, 3])
 
 
-def test_pachinko_uses_every_image_of_cifar100_once():
-    labels = balanced(100, 500)
-    part = deal(Pachinko(), labels, coarse_label=labels // 5)
-    assert part.sizes.tolist() == [100] * 500
-    assert np.array_equal(np.sort(part.flat), np.arange(50_000))
-    # Dir(0.1) over 20 coarse labels: few of them; Dir(10) over 5 fine labels: nearly all.
-    early = part.counts(labels, 100).reshape(500, 20, 5)[:100]
-    assert 3 < (early.sum(2) > 0).sum(1).mean() < 9
-    assert np.mean((early[early.sum(2) > 40] > 0).sum(1)) > 4.8
-
-
 @pytest.mark.slow
 def test_pachinko_has_the_distribution_of_one_draw_at_a_time():
     """The last client, which gets what the others left, against the procedure as published."""

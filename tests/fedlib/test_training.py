@@ -215,15 +215,15 @@ def test_the_cohorts_that_stored_results_were_drawn_with(how):
 
 @value
 class Shuffled(Augmentation):
-    """Whatever an example holds, in another order."""
+    """A text from its end to its beginning."""
 
     def __call__(self, x, noise):
-        return x.flatten(1).flip(1).view(x.shape).where(noise.view(-1, *[1] * (x.ndim - 1)) < 2, x)
+        return x.flip(1).where(noise[:, :1] < 2, x)
 
 
-@pytest.mark.parametrize("kind", ["texts", "images"])
-def test_any_batched_function_augments_any_examples(kind):
-    fed = texts() if kind == "texts" else make_federation(SIZES)
+def test_any_batched_function_augments_any_examples():
+    """Images are augmented in test_batches."""
+    fed = texts()
     fed.train.augment = Shuffled()
     algorithm = FedAvg(batch_size=None)
     plan, rows = draw(algorithm, fed, np.array([1]), round=0, seed=0), torch.tensor([1])
@@ -232,4 +232,4 @@ def test_any_batched_function_augments_any_examples(kind):
     )
     fed.train.augment = None
     plain = fed.train.inputs(fed.train.client(1)[plan[0].positions[0, 0]])
-    torch.testing.assert_close(batch.x[0].flatten(1), plain.flatten(1).flip(1))
+    assert torch.equal(batch.x[0], plain.flip(1))
