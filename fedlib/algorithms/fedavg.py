@@ -8,17 +8,8 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, mean, mean_cross_entropy, weighted_sum
-from fedlib.engine import (
-    NOTHING,
-    Algorithm,
-    Phase,
-    Precomputed,
-    Prediction,
-    State,
-    Update,
-    uses_precomputed,
-)
-from fedlib.federation import Federation
+from fedlib.engine import Algorithm, Phase, Prediction, State, Update, uses_precomputed
+from fedlib.federation import NOTHING, Federation, Precomputed
 from fedlib.models import Batch, Net, Params, is_statistic
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed

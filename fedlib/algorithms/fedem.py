@@ -11,19 +11,10 @@ from fedlib.algorithms.arithmetic import at_label, mean
 from fedlib.algorithms.drift import RECEIVED
 from fedlib.algorithms.fedavg import FedAvg, placed
 from fedlib.algorithms.fedmix import EXPERTS, dropping, in_training
-from fedlib.engine import (
-    BLOCK,
-    Phase,
-    Precomputed,
-    Prediction,
-    State,
-    Update,
-    uses_precomputed,
-    vmap_clients,
-)
-from fedlib.engine.program import one_client
+from fedlib.engine import BLOCK, Phase, Prediction, State, Update, uses_precomputed
+from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.train import Cohort
-from fedlib.federation import Federation
+from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Net, Params, add_prefix, map_experts, select_prefix, stack
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within

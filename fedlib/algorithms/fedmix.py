@@ -12,19 +12,11 @@ from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, entropy, mean, mean_of, weighted_sum
 from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, nbytes, placed
-from fedlib.engine import NOTHING, Phase, Precomputed, Prediction, State, Update, uses_precomputed
+from fedlib.engine import Phase, Prediction, State, Update, uses_precomputed
 from fedlib.engine.protocol import DROPOUT, SHAPES
-from fedlib.federation import Federation
-from fedlib.models import (
-    Batch,
-    Net,
-    Params,
-    Statistics,
-    add_prefix,
-    map_experts,
-    select_prefix,
-    stack,
-)
+from fedlib.federation import NOTHING, Federation, Precomputed
+from fedlib.models import Batch, Net, Params, Statistics
+from fedlib.models.net import add_prefix, map_experts, select_prefix, stack
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within

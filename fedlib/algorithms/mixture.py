@@ -12,18 +12,8 @@ from fedlib.algorithms.arithmetic import at_label, entropy, mean
 from fedlib.algorithms.fedavg import rows_of
 from fedlib.algorithms.ifca import CLUSTERS, count, log_probs, used
 from fedlib.algorithms.local import LocalTraining
-from fedlib.engine import (
-    NOTHING,
-    Algorithm,
-    EarlyStop,
-    Phase,
-    Precomputed,
-    Prediction,
-    State,
-    tabulate,
-    uses_precomputed,
-)
-from fedlib.federation import OPTED_IN, Federation
+from fedlib.engine import Algorithm, EarlyStop, Phase, Prediction, State, tabulate, uses_precomputed
+from fedlib.federation import NOTHING, OPTED_IN, Federation, Precomputed
 from fedlib.models import Batch, Family, Net, Params, add_prefix, select_prefix
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed

@@ -12,17 +12,9 @@ from torch.nn.functional import layer_norm, linear, normalize, relu
 from fedlib.algorithms.arithmetic import cross_entropy, mean, mean_cross_entropy, mean_of
 from fedlib.algorithms.drift import RECEIVED
 from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, placed
-from fedlib.engine import (
-    Phase,
-    Precomputed,
-    Prediction,
-    State,
-    Update,
-    play_round,
-    uses_precomputed,
-)
+from fedlib.engine import Phase, Prediction, State, Update, play_round, uses_precomputed
 from fedlib.engine.protocol import FEATURES
-from fedlib.federation import Federation
+from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Net, Params, add_prefix, select_prefix
 from fedlib.models.families import drawn
 from fedlib.randomness import torch_seed

@@ -14,13 +14,7 @@ from torch.func import vmap
 
 from fedlib.models.batch import Batch, Statistics
 from fedlib.models.families import SMALL, Family, Params, some
-from fedlib.models.functional import (
-    BatchNorm,
-    Interceptor,
-    blamed,
-    drawn_by,
-    is_statistic,
-)
+from fedlib.models.functional import BatchNorm, Interceptor, blamed, drawn_by, is_statistic
 
 Slot = tuple[str, dict[str, Any], str]
 # Lets a module be built although a program is being vmapped: a resumed run asks for a net there

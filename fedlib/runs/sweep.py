@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Sequence
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ from fedlib.progress import Tally, Watcher
 from fedlib.runs import Experiment, Result, find, run, run_with_state
 from fedlib.runs.store import RunFolder
 
-SECONDS_TO_END = 20.0
 Ended = tuple[Experiment, BaseException | None]
+Worker = tuple[ProcessPoolExecutor, Connection]  # a process, and where it tells of its rounds
+_tell: Watcher  # ... in that process
 
 
 class SweepFailed(RuntimeError):
@@ -173,74 +175,63 @@ def _in_words(error: BaseException) -> str:
 
 
 class Processes(Workers):
-    """Spawned processes, each with a pipe of its own: who dies takes only its own run."""
+    """Spawned processes, each the one of a pool of its own: who dies takes only its own run."""
 
     def __init__(self, workers: int, options: dict[str, Any], tally: Tally) -> None:
         super().__init__(options, tally)
-        self._workers = workers
-        self._team = dict[Connection, SpawnProcess]()
-        self._under_way = dict[Connection, Experiment]()
+        self._workers, self._spawn = workers, multiprocessing.get_context("spawn")
+        self._idle = list[Worker]()
+        self._busy = dict[Future[Any], tuple[Experiment, Worker]]()
 
     def slots(self) -> int:
         return self._workers
 
     def give(self, experiment: Experiment) -> None:
-        pipe = next((p for p in self._team if p not in self._under_way), None) or self._hired()
-        self._under_way[pipe] = experiment
-        with suppress(OSError):  # one that has died is noticed when it is listened to
-            pipe.send(experiment)
+        worker = self._idle.pop() if self._idle else self._hired()
+        self._busy[worker[0].submit(_serve, experiment, self.options)] = experiment, worker
 
-    def _hired(self) -> Connection:
-        spawn = multiprocessing.get_context("spawn")
-        pipe, far = spawn.Pipe()
-        process = spawn.Process(target=_serve, args=(far, self.options), daemon=True)
-        process.start()
-        far.close()
-        self._team[pipe] = process
-        return pipe
+    def _hired(self) -> Worker:
+        pipe, far = self._spawn.Pipe(duplex=False)
+        return ProcessPoolExecutor(1, self._spawn, _begin, (far, os.getpid())), pipe
 
     def ended(self) -> list[Ended]:
-        ends: list[Ended] = []
-        for pipe in wait([*self._under_way], timeout=1.0):
-            assert isinstance(pipe, Connection)
-            kind, what = self._heard(pipe)
-            if kind == "round":
-                self.tally.round(self._under_way[pipe].key, *what)
-            else:
-                ends.append((self._under_way.pop(pipe), what))
-        return ends
+        done, _ = wait(self._busy, 1.0, FIRST_COMPLETED)
+        for experiment, (_, pipe) in self._busy.values():
+            while pipe.poll():
+                self.tally.round(experiment.key, *pipe.recv())
+        return [self._end(future) for future in done]
 
-    def _heard(self, pipe: Connection) -> tuple[str, Any]:
+    def _end(self, future: Future[Any]) -> Ended:
+        experiment, worker = self._busy.pop(future)
         try:
-            return pipe.recv()
-        except (EOFError, OSError):
-            process = self._team.pop(pipe)
-            process.join(SECONDS_TO_END)
-            how = f"exit code {process.exitcode}: -9 may be for want of memory"
-            return "ended", WorkerDied(f"its process ended ({how}); see its last words above")
+            error = future.result()
+        except BrokenProcessPool:
+            why = "its process ended, maybe for want of memory; see its last words above"
+            return experiment, WorkerDied(why)
+        self._idle.append(worker)
+        return experiment, error
 
     def stop(self) -> None:
-        for process in self._team.values():
-            process.terminate()
-            process.join(SECONDS_TO_END)
+        for pool, _ in [*self._idle, *(worker for _, worker in self._busy.values())]:
+            for process in [*pool._processes.values()]:
+                process.terminate()
+            pool.shutdown()
 
 
-def _serve(pipe: Connection, options: dict[str, Any]) -> None:
-    """Train what comes through the pipe until nobody is at its other end."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None and parent.pid is not None
-    end_with_parent(parent.pid)
+def _begin(pipe: Connection, parent: int) -> None:
+    """Make this process a worker, which tells of its rounds through a pipe."""
+    global _tell
+    end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
     torch.set_num_threads(1)
     keep_freed()
+    _tell = lambda *progress: pipe.send(progress)  # noqa: E731
 
-    def tell(*progress: Any) -> None:
-        pipe.send(("round", progress))
 
-    with suppress(EOFError, OSError):
-        while True:
-            error = trained(pipe.recv(), tell, options)
-            pipe.send(("ended", error and sendable(error)))
+def _serve(experiment: Experiment, options: dict[str, Any]) -> Any:
+    """Train a run in a worker; return what went wrong."""
+    error = trained(experiment, _tell, options)
+    return error and sendable(error)
 
 
 def trained(experiment: Experiment, tell: Watcher, options: dict[str, Any]) -> Exception | None:
