@@ -132,10 +132,15 @@ def train(
 
 def experiments(source: str) -> list[Experiment]:
     """Return the experiments of a source: code, or the name of a file of code or specs."""
+    from fedlib.runs.spec import experiment_of
+
+    made, where = [], ""
     try:
-        made = [_experiment(*each) for each in _sources(source)]
+        for given, where in _sources(source):  # noqa: B007
+            spec = to_dict(from_code(given)) if isinstance(given, str) else given
+            made.append(experiment_of(spec))
     except (OSError, TypeError, ValueError) as error:
-        raise Usage(str(error)) from error
+        raise Usage(f"{where}{error}") from error
     if not made:
         raise Usage(f"there is no experiment in {source}")
     return made
@@ -163,15 +168,6 @@ def _import(modules: Sequence[str]) -> None:
         except ImportError as error:
             raise Usage(f"{name} cannot be imported: {error}") from error
         ALLOWED.add(name)
-
-
-def _experiment(given: Any, where: str) -> Experiment:
-    from fedlib.runs.spec import experiment_of
-
-    try:
-        return experiment_of(to_dict(from_code(given)) if isinstance(given, str) else given)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}{error}") from error
 
 
 def _summarise(results: Sequence[Result]) -> None:

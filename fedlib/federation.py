@@ -370,7 +370,8 @@ class Federation:
         """Return how many values the label, or a named side information, can take."""
         if condition == "label":
             return self.classes
-        return self.kinds.get(condition) or int(self._side(condition).max()) + 1
+        one_of("side information", condition, self.train.side)
+        return self.kinds.get(condition) or int(self.train.side[condition].max()) + 1
 
     def shares(self, condition: str) -> Tensor:
         """Return p(condition | s) over a client's training examples, float32 ``[clients, values]``.
@@ -403,10 +404,6 @@ class Federation:
         tables = {name: change(getattr(self, name)) for name in ("train", "validation", "test")}
         home = self.home and (change(self.home[0]), change(self.home[1]))
         return replace(self, **{**tables, "home": home, **others})
-
-    def _side(self, condition: str) -> Tensor:
-        one_of("side information", condition, ("label", *self.train.side))
-        return self.train.side[condition]
 
 
 def _at(column: Tensor, places: Tensor) -> Tensor:

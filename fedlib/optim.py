@@ -135,7 +135,7 @@ class Optimizer:
     def check(self) -> None:
         if self.name in ELEMENTWISE or self.options or self.nesterov:
             try:
-                TorchStepper(self, {"": torch.zeros(1)}, {})
+                TorchStepper(self, {"": torch.zeros(1)}, None, {})
             except TypeError as error:
                 raise ValueError(f"{self}: {error}") from error
 
@@ -163,7 +163,7 @@ class Optimizer:
         """
         if self.name in _CLASSES and not self.options:
             return Stepper(self, leaves, fused or None, memory or {})
-        return TorchStepper(self, leaves, memory or {})
+        return TorchStepper(self, leaves, None, memory or {})
 
     def rate(self, name: str) -> float:
         """Return the learning rate of the leaf called ``name``."""
@@ -183,16 +183,21 @@ class Stepper:
         self._groups: dict[float, list[str]] = {}
         for name in leaves:
             self._groups.setdefault(kind.rate(name), []).append(name)
-        self._state: dict[str, Params] = {n: {} for n in leaves}
+        self._state = self._states()
         for key, tensor in memory.items():
             name, _, quantity = key.rpartition("/")
             if name in leaves:
                 self._state[name][quantity] = tensor.clone()
 
+    def _states(self) -> dict[str, Params]:
+        """Return what is remembered of every leaf, nothing yet."""
+        return {n: {} for n in self._leaves}
+
     @property
     def memory(self) -> Params:
         """What it remembers of its leaves, ``{leaf/quantity: tensor}``, to be stored."""
-        return {f"{n}/{k}": t for n, state in self._state.items() for k, t in state.items()}
+        states = self._state.items()
+        return {f"{n}/{k}": t for n, s in states for k, t in s.items() if t is not None}
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -254,26 +259,15 @@ class Stepper:
 class TorchStepper(Stepper):
     """The same by one of torch's classes."""
 
-    def __init__(self, kind: Optimizer, leaves: Params, memory: Params) -> None:
-        self._leaves = leaves
-        groups: dict[float, list[Tensor]] = {}
-        for name, leaf in leaves.items():
-            groups.setdefault(kind.rate(name), []).append(leaf)
-        usual = vars(Optimizer)
+    def _states(self) -> dict[str, Params]:
+        """Return what torch's object remembers, in its own dictionaries."""
+        kind, usual, leaves = self._kind, vars(Optimizer), self._leaves
         given = {n: getattr(kind, n) for n in _TUNED if getattr(kind, n) != usual[n]}
         made = getattr(torch.optim, _CLASSES.get(kind.name, kind.name))
-        parts = [{"params": some, "lr": lr} for lr, some in groups.items()]
+        groups = self._groups.items()
+        parts = [{"params": [leaves[n] for n in names], "lr": lr} for lr, names in groups]
         self._engine = made(parts, lr=kind.lr, **given, **dict(kind.options))
-        for key, tensor in memory.items():
-            name, _, quantity = key.rpartition("/")
-            if name in leaves:
-                self._engine.state[leaves[name]][quantity] = tensor.clone()
-
-    @property
-    def memory(self) -> Params:
-        """What it remembers of its leaves, ``{leaf/quantity: tensor}``, to be stored."""
-        states = {n: self._engine.state[w] for n, w in self._leaves.items()}
-        return {f"{n}/{k}": t for n, s in states.items() for k, t in s.items() if t is not None}
+        return {n: self._engine.state[w] for n, w in leaves.items()}
 
     def step(self) -> None:
         """Move every leaf that has a gradient."""

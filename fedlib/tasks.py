@@ -184,10 +184,8 @@ class Task:
     def check(self) -> None:
         datasets.require(self.dataset)
         if self.balanced and not (self.balanced > 0 and self._tests_apart):
-            raise ValueError(
-                f"Task.balanced must be >= 0, and needs a test split that is for tests only: "
-                f"MatchedHoldout(source='train'), not {self.held_out}; got {self.balanced}"
-            )
+            need = "must be >= 0, and needs a test split of its own: MatchedHoldout(source='train')"
+            raise ValueError(f"Task.balanced {need}; got {self.balanced} with {self.held_out}")
 
     def build(
         self, seed: int, device: str | torch.device = "cpu", fitted: Fitted | None = None

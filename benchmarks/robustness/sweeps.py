@@ -119,7 +119,7 @@ def _strike(row: Row, who: str, after: float, which: float) -> None:
     hit = not over and (who != "worker" or bool(ended.said))
     row.note("killed" if hit else "done before the kill")
     if who == "worker":
-        told = not ended.said or "its process ended (exit code -9" in ended.said
+        told = not ended.said or "its process ended" in ended.said
         row.check(ended.code == 0 and told, "the sweep said who died", ended.error)
     row.check(gone(team), "no process left", "workers went on without their parent")
 

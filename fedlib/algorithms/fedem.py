@@ -1,7 +1,5 @@
 """FedEM: clients as mixtures of a few distributions, by expectation and maximisation."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
@@ -82,12 +80,7 @@ class FedEM(FedAvg):
         q = batch.precomputed.get("q")
         if q is None:
             q = self.responsibilities(net, params, ctx, batch)
-        if net.differs_in_training:
-            code = in_training(
-                partial(_expert_output, net), net, select_prefix(params, EXPERTS), batch
-            )
-        else:
-            code = self.encode(net, params, batch.x)
+        code = in_training(partial(_expert_output, net), net, params, batch)
         return -mean((q * at_label(code["logp"], batch.y)).sum(-1), batch.weight)
 
     def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:

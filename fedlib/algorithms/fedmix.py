@@ -154,14 +154,9 @@ class FedMix(FedAvg):
     @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
-        if "logp" in batch.precomputed:
-            code = batch.precomputed
-        elif net.differs_in_training:
-            code = in_training(
-                partial(self._expert_output, net), net, select_prefix(params, EXPERTS), batch
-            )
-        else:
-            code = self.encode(net, params, batch.x)
+        code = batch.precomputed
+        if "logp" not in code:
+            code = in_training(partial(self._expert_output, net), net, params, batch)
         log_p = at_label(self.log_probs(params, code["logp"]), batch.y)  # log p(y|x, z)
         gate = self.gate(params, ctx, code["h"])
         if self.objective == "likelihood":
@@ -257,11 +252,14 @@ def dropping(experts: int) -> tuple[tuple[str, str], ...]:
     return tuple((f"expert:{k}", DROPOUT) for k in range(1, experts))
 
 
-def in_training(output: Callable[..., Params], net: Net, experts: Params, batch: Batch) -> Params:
+def in_training(output: Callable[..., Params], net: Net, params: Params, batch: Batch) -> Params:
     """Return what ``output(w, x, batch)`` makes of every expert, ``[B, K, ...]``, as in training.
 
     Each has noise of its own, and running statistics that move as a plain model's do.
     """
+    experts = select_prefix(params, EXPERTS)
+    if not net.differs_in_training:
+        return map_experts(output, experts, batch.x)
     count = len(next(iter(experts.values())))
     rows = [{n: t[k] for n, t in experts.items()} for k in range(count)]
     record = batch.statistics or Statistics({})

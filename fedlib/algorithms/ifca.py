@@ -149,10 +149,8 @@ class IFCA(FedAvg):
             best = fit[~fit.isnan().any(1)].argmin(1)  # of those who take part
             if best.bincount(minlength=self.clusters).min() >= self.least_share * len(best):
                 return drawn
-        raise RuntimeError(
-            f"in {DRAWS} draws no initial models were each the best of {self.least_share:.0%} "
-            "of the clients; ask for a smaller least_share"
-        )
+        least = f"least_share = {self.least_share} of the clients"
+        raise RuntimeError(f"in {DRAWS} draws no initial models were each the best of {least}")
 
     def fits(self, fed: Federation, shared: Params, table: Table, rows: Tensor) -> Tensor:
         """Return every cluster's mean loss on some clients' examples, ``[clients, J]``.

@@ -1,7 +1,5 @@
 """What clients train by themselves: from nothing, after a federation, and the floor under both."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

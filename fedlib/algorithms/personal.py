@@ -3,8 +3,6 @@
 Clients predict with their own model, a newcomer with the global one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -1,7 +1,7 @@
 """PM-MoE: a gate per client over everybody's private parts, and a mixture of two bases (004)."""
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -87,10 +87,8 @@ class PMMoE(SecondStage):
         needed, there = self.of.leaves(fed, seed), first or State({}, {})
         sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}
         if lacking := [n for n, side in sides.items() if n not in side]:
-            raise ValueError(
-                f"PMMoE mixes the private parts of a finished {type(self.of).__name__}: "
-                f"give its experiment as `after` (it lacks {', '.join(lacking)})"
-            )
+            of = f"{type(self.of).__name__}: give that as `after` (it lacks {', '.join(lacking)})"
+            raise ValueError(f"PMMoE mixes the private parts of a finished {of}")
         mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
         shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
         pool = {POOL + n: t.clone() for n, t in select_prefix(mine, self.of.experts).items()}
@@ -175,9 +173,8 @@ class PMMoE(SecondStage):
             return code["out"]
         entry = self.of.opened(net, params, ctx, code).entry
         pool = add_prefix(select_prefix(params, POOL), self.of.experts)
-        return map_experts(lambda w: {"out": self.of.private(net, {**params, **w}, entry)}, pool)[
-            "out"
-        ]
+        lent = map_experts(lambda w: {"out": self.of.private(net, {**params, **w}, entry)}, pool)
+        return lent["out"]
 
     def _consulted(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return rest ``[B, C]``, experts' logits ``[B, M, C]`` and what the gate sees."""
@@ -288,17 +285,14 @@ class FedSynMoE(FedAvg):
         """Return the logits of the global base."""
         return {"logits": net.logits(params, code["h"])}
 
-    def _mixed(
-        self, net: Net, params: Params, code: Params, batch: Batch | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _mixed(self, net: Net, params: Params, code: Params, batch: Any = None) -> Any:
         x, theirs = code["x"], code["h"]
         if batch is not None and batch.noise is not None:  # the global base's are the last
             batch = replace(batch, noise=batch.noise[..., : net.noise])
         mine = net.features(select_prefix(params, OWN), x, batch)
         seen = x if x.is_floating_point() else mine
-        gate = net.like(self.gate, 2, below_base(net))(select_prefix(params, GATE), seen).softmax(
-            -1
-        )
+        opening = net.like(self.gate, 2, below_base(net))
+        gate = opening(select_prefix(params, GATE), seen).softmax(-1)
         both = torch.stack([theirs, mine], -2)
         return net.logits(params, (gate.unsqueeze(-1) * both).sum(-2)), gate
 

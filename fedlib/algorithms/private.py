@@ -3,8 +3,6 @@
 Both hand the server a client's part of every average, u_s (w - w_s), and nothing else of it.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, fields
 from typing import Any

@@ -132,10 +132,9 @@ def _found(name: str) -> tuple[str, str, Callable[[], Dataset]]:
     if not record:
         raise DatasetError(f"{name!r} in {where} is damaged: add its arrays again")
     if name.endswith(SAMPLE):
-        raise DatasetError(
-            f"dataset {name!r} was not found: looked in {folder or '$FEDLIB_DATA (not set)'} and "
-            f"for decoded arrays in {where}. {_advice(name, record)}; samples are not downloaded."
-        )
+        looked = f"looked in {folder or '$FEDLIB_DATA (not set)'} and for decoded arrays in {where}"
+        advice = f"{_advice(name, record)}; samples are not downloaded."
+        raise DatasetError(f"dataset {name!r} was not found: {looked}. {advice}")
     return "download", record.hub, partial(_downloaded, name, record)
 
 
@@ -147,7 +146,7 @@ def _data_folder(name: str) -> Path | None:
     folder = Path(root).expanduser().resolve()
     if not folder.is_dir():
         raise DatasetError(
-            f"FEDLIB_DATA is {root!r}, but there is no such folder: name one, or unset it"
+            f"FEDLIB_DATA is {root!r}: there is no such folder, name one or unset it"
         )
     own = folder / name
     return own if own.is_dir() else folder / name.removesuffix(SAMPLE)
@@ -181,10 +180,8 @@ def _downloaded(name: str, record: Record) -> Dataset:
             parquet.require_official(name, record, files, repository)
             return parquet.decoded(files, record, name)
         except DatasetError as error:
-            raise DatasetError(
-                f"downloading {name!r} failed: {error}. {_advice(name, record)}, or HF_ENDPOINT "
-                "to the address of a mirror of the hub, or try again."
-            ) from error
+            advice = f"{_advice(name, record)}, or HF_ENDPOINT to a mirror of the hub, or try again"
+            raise DatasetError(f"downloading {name!r} failed: {error}. {advice}.") from error
 
     about = _about(record, f"downloaded from the Hugging Face hub, {repository}")
     return cache.get(name, ["hub", record.revision], about, build)

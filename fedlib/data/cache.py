@@ -54,13 +54,11 @@ def get(name: str, state: Any, about: dict[str, Any], build: Callable[[], Made])
         with FileLock(folder() / f"{name}.lock"):
             if state and (found := sound(name, state)):
                 return found  # another process was faster
-            _write(name, state, about, *build())
+            _write(name, state, about, build())
             return read(name)
     except OSError as error:
-        raise DatasetError(
-            f"cannot write decoded data to {folder()}: {error}. Free some space, or set "
-            "FEDLIB_CACHE to a folder that can be written."
-        ) from error
+        now = "free some space, or set FEDLIB_CACHE to a folder that can be written"
+        raise DatasetError(f"cannot write decoded data to {folder()}: {error}; {now}") from error
 
 
 def sound(name: str, state: Any = None) -> Dataset | None:
@@ -77,14 +75,9 @@ def stamp(path: Path) -> list[int]:
     return [now.st_size, now.st_mtime_ns]
 
 
-def _write(
-    name: str,
-    state: Any,
-    about: dict[str, Any],
-    splits: dict[str, Split],
-    vocabulary: tuple[str, ...],
-) -> None:
+def _write(name: str, state: Any, about: dict[str, Any], made: Made) -> None:
     """Write an entry in place of the one that there was; a test split that is left out is empty."""
+    splits, vocabulary = made
     train, partial = splits["train"], folder() / f"{name}.partial"
     nothing = {n: values[:0] for n, values in train.columns.items()}
     splits.setdefault("test", Split(train.features[:0], train.labels[:0], nothing))

@@ -52,11 +52,9 @@ def require_official(name: str, record: Record, files: Files, where: object) -> 
     counts = [_count(paths) for paths in files.values()]
     found, official = (counts[0], sum(counts[1:])), record.sizes
     if found != official:
-        raise DatasetError(
-            f"{where} holds {found[0]:,} training and {found[1]:,} test examples, but the "
-            f"official {name} has {official[0]:,} and {official[1]:,}. Load what is there as "
-            f"'{name}_sample', so that results cannot be taken for those of the official set."
-        )
+        sizes = "{:,} training and {:,} test examples"
+        there = f"{where} holds {sizes.format(*found)}, and the official {name} has "
+        raise DatasetError(f"{there}{sizes.format(*official)}: load it as '{name}_sample'")
 
 
 def decoded(files: Files, record: Record, title: str) -> Made:
@@ -135,10 +133,8 @@ def _pixels(picture: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     with _opened(picture) as opened:
         if opened.size != (shape[1], shape[0]):
             raise ValueError(f"picture of {opened.size[::-1]} pixels, not {shape[:2]}")
-        if (
-            opened.has_transparency_data
-            and min(opened.convert("RGBA").getchannel("A").tobytes()) < 255
-        ):
+        clear = opened.has_transparency_data
+        if clear and min(opened.convert("RGBA").getchannel("A").tobytes()) < 255:
             raise ValueError("picture that one can see through: put it on a background")
         if opened.mode in ("1", "L"):
             seen = np.atleast_3d(np.asarray(opened.convert("L")))

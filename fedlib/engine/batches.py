@@ -6,7 +6,8 @@ What leaves that a phase leaves alone say of examples is computed once per clien
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,14 +47,9 @@ class Plan:
     def rows(self, which: np.ndarray | slice) -> Plan:
         """Return the plan of some of the clients."""
         steps = int(self.ends[which].max(initial=0))
-        return replace(
-            self,
-            positions=self.positions[which, :steps],
-            counts=self.counts[which, :steps],
-            per_epoch=self.per_epoch[which],
-            ends=self.ends[which],
-            ids=self.ids[which],
-        )
+        positions, counts = self.positions[which, :steps], self.counts[which, :steps]
+        per_epoch, ends, ids = (a[which] for a in (self.per_epoch, self.ends, self.ids))
+        return Plan(positions, counts, per_epoch, ends, ids, self.where)
 
     def noise(self, numbers: int) -> Iterator[np.ndarray]:
         """Yield each step's noise: uniform in [0, 1), float32 ``[clients, B, numbers]``.
@@ -67,13 +63,7 @@ class Plan:
 
 
 def make_plan(
-    ids: np.ndarray,
-    sizes: np.ndarray,
-    *,
-    batch_size: int | None,
-    epochs: int,
-    seed: int,
-    where: tuple[int, ...],
+    ids: np.ndarray, sizes: np.ndarray, batch_size: Any, epochs: int, *, seed: int, where: Any
 ) -> Plan:
     """Draw ``epochs`` shuffled passes over each client's examples, cut into mini-batches.
 
@@ -110,7 +100,7 @@ def precompute(
     examples that are augmented, as these differ from step to step.
     """
     sizes, columns = table.sizes[rows.cpu().numpy()], Precomputed({}, {})
-    size = costs.asked_together(fed)
+    size = costs.TOGETHER if fed.net.batchable(fed.device) else 1
     with torch.no_grad():
         once = np.ones((1, 1), dtype=np.int64)
         one = next(table.batches(rows[:1], 0 * once[None], once, once[0]))

@@ -81,11 +81,6 @@ def numbers(state: State) -> int:
     return mine + sum(t.numel() for t in state.shared.values())
 
 
-def asked_together(fed: Federation) -> int:
-    """Return how many clients' frozen leaves are asked in one program."""
-    return TOGETHER if fed.net.batchable(fed.device) else 1
-
-
 def predicted_together(fed: Federation, code: Params, examples: int) -> int:
     """Return how many clients predict in one program: as many as the budget allows.
 

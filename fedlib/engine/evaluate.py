@@ -212,28 +212,17 @@ def _asking(fed: Federation, algorithm: Algorithm, state: State) -> Callable[...
     return ask
 
 
-Method = Callable[[Net, Params, Params, Batch], Tensor]
-
-
-def nll(algorithm: Algorithm) -> Method:
+def nll(algorithm: Algorithm, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
     """Return one client's mean negative log-likelihood on a batch: what early stopping watches."""
-
-    def method(net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        logp, weight = _logp(algorithm, net, params, ctx, batch), batch.weight
-        return (_surprise(logp, batch.y) * weight).sum() / weight.sum().clamp(min=1)
-
-    return method
+    logp, weight = _logp(algorithm, net, params, ctx, batch), batch.weight
+    return (_surprise(logp, batch.y) * weight).sum() / weight.sum().clamp(min=1)
 
 
-def accuracy(algorithm: Algorithm) -> Method:
+def accuracy(algorithm: Algorithm, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
     """Return one client's accuracy on a batch with leaves of its own; nan for an empty batch."""
-
-    def method(net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        logp, weight = _logp(algorithm, net, params, ctx, batch), batch.weight
-        right = (logp.argmax(-1) == batch.y).to(logp.dtype) * weight
-        return right.sum() / weight.sum()
-
-    return method
+    logp, weight = _logp(algorithm, net, params, ctx, batch), batch.weight
+    right = (logp.argmax(-1) == batch.y).to(logp.dtype) * weight
+    return right.sum() / weight.sum()
 
 
 def _logp(algorithm: Algorithm, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:

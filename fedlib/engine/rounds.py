@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -103,12 +104,7 @@ def play_round(
 
 
 def _train_cohort(
-    algorithm: Algorithm,
-    fed: Federation,
-    state: State,
-    rows: np.ndarray,
-    chunk: int | None,
-    score: bool,
+    algorithm: Algorithm, fed: Federation, state: State, rows: np.ndarray, chunk: Any, score: bool
 ) -> tuple[Params, Params]:
     """Play the clients of a round; return their messages and what was measured, ``[S, ...]``.
 
@@ -151,14 +147,7 @@ def draw(
     ids, sizes = fed.ids[rows], fed.train.sizes[rows]
     full = int(sizes.max(initial=full))
     return [
-        make_plan(
-            ids,
-            sizes,
-            batch_size=p.batch_size or full,
-            epochs=p.epochs,
-            seed=seed,
-            where=(round, k),
-        )
+        make_plan(ids, sizes, p.batch_size or full, p.epochs, seed=seed, where=(round, k))
         for k, p in enumerate(algorithm.phases())
     ]
 
@@ -218,7 +207,7 @@ def _end(
         ends = update(cohort.leaves, trained.leaves, context)
         own, message = algorithm.client_end(cohort, trained.leaves, ends)
         after = {**trained.leaves, **own}
-        test = vmap_clients(one_client(accuracy(algorithm), fed.net, common), len(rows))
+        test = vmap_clients(one_client(partial(accuracy, algorithm), fed.net, common), len(rows))
         tables = (fed.validation, fed.test) if score else ()
         scores = {
             split: test(after, context, table.whole(rows)).double().cpu()

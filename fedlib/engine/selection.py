@@ -1,7 +1,5 @@
 """Who takes part in a round: drawn by (seed, round, client id), never by a client's row."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

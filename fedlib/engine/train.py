@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -83,13 +84,8 @@ def train_phase(
     if ends[1:]:
         after = {n: torch.cat([leaves[n] for leaves, _ in ends]) for n in moving}
         loss = torch.cat([loss for _, loss in ends])
-    return replace(
-        cohort,
-        leaves={**cohort.leaves, **after},
-        loss=loss,
-        precomputed=NOTHING,
-        precomputed_validation=NOTHING,
-    )
+    leaves = {**cohort.leaves, **after}
+    return Cohort(fed, cohort.rows, leaves, cohort.context, cohort.common, loss)
 
 
 def with_precomputed(
@@ -122,7 +118,8 @@ def train_together(
     last = one_client(getattr(algorithm, phase.after), net, cohort.common) if phase.after else None
     optimizer = phase.optimizer.at(round)
     program = Program(recorded, optimizer, moving, cohort.leaves, cohort.context, last)
-    watched = loss if phase.watch == "loss" else one_client(nll(algorithm), net, cohort.common)
+    scored = partial(nll, algorithm)
+    watched = loss if phase.watch == "loss" else one_client(scored, net, cohort.common)
     keeper = _Keeper(cohort, phase, plan, watched, program)
     losses = []
     for t, batch in enumerate(batches(cohort, phase, plan)):
@@ -156,11 +153,11 @@ def _recorded(
         record = Statistics({n: leaves[n] for n in statistics})
         value = loss(leaves, context, batch.recording(record))
         if needed and not record.used:
-            kind = type(algorithm).__name__
-            raise ValueError(
-                f"{kind} trains without dropout and BatchNorm, and this network has such layers: "
-                "its loss would have to hand on the batch, net(params, x, batch)"
+            kind, way = (
+                type(algorithm).__name__,
+                "its loss has to hand on the batch: net(w, x, batch)",
             )
+            raise ValueError(f"{kind} trains without this network's dropout and BatchNorm; {way}")
         return value, record.after
 
     return recorded

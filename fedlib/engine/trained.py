@@ -1,7 +1,5 @@
 """What a client predicts with, as a plain module of torch."""
 
-from __future__ import annotations
-
 import keyword
 
 import torch

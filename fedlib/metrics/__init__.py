@@ -1,7 +1,5 @@
 """What is measured: accuracies over clients, divergence, true groups."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

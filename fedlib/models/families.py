@@ -210,10 +210,8 @@ class Module(Family):
                     home = getattr(import_module(package), name).__module__
             known = any(f"{home}.".startswith(f"{allowed}.") for allowed in ALLOWED)
             if package not in ALLOWED or not known:
-                raise ValueError(
-                    f"a spec may not name {self.function!r}, as that could run anything: "
-                    f"--import {home} allows what {home} defines"
-                )
+                way = f"as that could run anything: --import {home} allows what {home} defines"
+                raise ValueError(f"a spec may not name {self.function!r}, {way}")
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the module without its head; see ``Family``."""

@@ -176,10 +176,7 @@ def blamed(module: nn.Module) -> Iterator[None]:
     try:
         yield
         if not torch.equal(torch.get_rng_state(), before):
-            raise ValueError(
-                "draws random numbers of its own, which would be others in every run: "
-                "use nn.Dropout and its relatives"
-            )
+            raise ValueError("draws random numbers of its own: use nn.Dropout and its relatives")
     except Exception as error:
         raise ValueError(f"{type(module).__name__}: {error}") from error
     finally:

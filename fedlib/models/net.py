@@ -190,10 +190,7 @@ class Net:
                 kept = {n: t.clone() for n, t in base.named_buffers() if "batches_tracked" not in n}
                 draws = drawn_by(lambda n: self._training_pass(leaves, x[:n])[1])
                 if changed := [n for n, t in kept.items() if not t.equal(base.get_buffer(n))]:
-                    raise ValueError(
-                        f"all clients' training would change {', '.join(changed)}: of buffers only "
-                        "BatchNorm's running statistics may change"
-                    )
+                    raise ValueError(f"all clients' training would change {', '.join(changed)}")
                 ways.append(lambda w, x: self._training_pass(w, x)[0])
         try:
             with blamed(base):

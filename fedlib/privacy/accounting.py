@@ -1,7 +1,5 @@
 """What noise buys: epsilon of clients, by Google's accountant (``fedlib[privacy]``)."""
 
-from __future__ import annotations
-
 from fedlib.algorithms import Private
 
 

@@ -1,7 +1,5 @@
 """FedMix with noise on what it sends of phi, whose rows name the labels of a client."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

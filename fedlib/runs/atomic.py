@@ -71,12 +71,10 @@ def _refused(target: Path, what: str) -> Iterator[None]:
         homes = {"RESULTS": paths.results(), "FIGURES": paths.figures()}
         inside = (name for name, home in homes.items() if target.is_relative_to(home))
         variable = f"FEDLIB_{next(inside, 'RUNS')}"
-        raise StoreError(
-            f"cannot write {what} to {target}: {error.strerror or error}. What was "
-            "stored before is whole, and asking again continues from there. Free some space there, "
-            f"or make the folder writable, or set {variable} to another folder (copy what is "
-            "stored into it to go on from that)."
-        ) from error
+        safe = "What was stored before is whole, and asking again continues from there"
+        now = f"Free some space, make the folder writable, or set {variable} to a copy of it"
+        why = f"cannot write {what} to {target}: {error.strerror or error}"
+        raise StoreError(f"{why}. {safe}. {now}.") from error
 
 
 @contextmanager

@@ -99,7 +99,5 @@ def _ended(result: Result, metric: str) -> float:
     curve, kept = result.curve(metric), result.curve("kept_round")
     at = int(next(iter(kept.values()))) if kept else max(curve, default=-1)
     if at not in curve:
-        raise ValueError(
-            f"{result.experiment} logged no {metric!r} of the state that it ended with"
-        )
+        raise ValueError(f"{result.experiment} logged no {metric!r} of its last state")
     return curve[at]

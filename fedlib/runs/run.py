@@ -162,10 +162,8 @@ def _trained(experiment: Experiment, how: How) -> Result:
             if failure := here.failure():
                 raise failure
             if experiment.changed:
-                raise StoreError(
-                    f"run {experiment.key} is not trained: code or data that it is made of are "
-                    "others in this process than where it was asked for. Restart what asked for it."
-                )
+                why = "its code or data are others here than where it was asked for: restart that"
+                raise StoreError(f"run {experiment.key} is not trained: {why}")
             cohort = 1 if how.debug else experiment.cohort  # one client is dealt to no copies
             with all_cores(pick_device(how.device), cohort):
                 fed = built(experiment, how.device)

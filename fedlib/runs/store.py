@@ -373,51 +373,41 @@ def inventory(begins: str = "") -> list[Entry]:
     Numbers are not read: what is damaged in them is found by who does.
     """
     homes = sorted(path.parent for path in paths.runs().glob(f"[!.]*/{SPEC}"))
-    entries = {home.name: _of_folder(home) for home in homes if home.name.startswith(begins)}
+    entries = {home.name: _entry(home.name, home) for home in homes if home.name.startswith(begins)}
     for path in files():
         keys = [path.stem]  # of a file of which nothing can be read
         with suppress(Damaged, OSError):
             keys = [key for key in keys_in(path) if key.startswith(begins)]
         entries |= {
-            key: _of_file(path, key)
+            key: _entry(key, path)
             for key in keys
             if key not in entries or entries[key].path.is_file()
         }
     return [*entries.values()]
 
 
-def _of_file(path: Path, key: str) -> Entry:
+def _entry(key: str, path: Path) -> Entry:
+    """Return what is told of a run in a folder of its own, or in a file of several."""
     try:
-        spec, _ = read_record(path, key)
-        return _entry(key, path, "exported", spec, spec.get("rounds", 0))
+        if path.is_file():
+            spec, state = read_record(path, key)[0], "exported"
+            completed = spec.get("rounds", 0)
+        else:
+            spec, state, completed = _told(path)
+        with atomic.reading(path if path.is_file() else path / SPEC, "spec of an experiment"):
+            _ = spec["task"]["dataset"], spec["algorithm"]["kind"], spec["rounds"]
+            return Entry(key, path, state if key_in(spec) == key else "outdated", spec, completed)
     except (Damaged, OSError) as error:
         return Entry(key, path, "damaged", note=str(error))
 
 
-def _of_folder(home: Path) -> Entry:
-    try:
-        spec, state = read_json(home / SPEC), "unfinished"
-        completed = _rounds_in(home / METRICS) if (home / METRICS).exists() else 0
-        if (home / PROVENANCE).exists():
-            read_json(home / PROVENANCE)
-            state = "complete"
-        elif (home / FAILURE).exists():
-            state = "diverged"
-        return _entry(home.name, home, state, spec, completed)
-    except (Damaged, OSError) as error:
-        return Entry(home.name, home, "damaged", note=str(error))
-
-
-def _entry(key: str, path: Path, state: str, spec: dict[str, Any], completed: int) -> Entry:
-    with atomic.reading(path if path.is_file() else path / SPEC, "spec of an experiment"):
-        _ = spec["task"]["dataset"], spec["algorithm"]["kind"], spec["rounds"]
-        return Entry(key, path, state if key_in(spec) == key else "outdated", spec, completed)
-
-
-def _rounds_in(path: Path) -> int:
-    """Return the last round of stored metrics, as their footer says."""
-    with atomic.reading(path, "readable Parquet file"):
-        footer = pq.read_metadata(path)
-        at = footer.schema.names.index("round")
-        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-        return max((int(g.column(at).statistics.max) for g in groups if g.num_rows), default=-1)
+def _told(home: Path) -> tuple[dict[str, Any], str, int]:
+    """Return the spec in a run folder, the run's state, and the last round in its metrics."""
+    spec, metrics, completed = read_json(home / SPEC), home / METRICS, 0
+    if metrics.exists():
+        with atomic.reading(metrics, "readable Parquet file"):
+            completed = last_round(pq.ParquetFile(metrics).read(["round"]))
+    if (home / PROVENANCE).exists():
+        read_json(home / PROVENANCE)
+        return spec, "complete", completed
+    return spec, "diverged" if (home / FAILURE).exists() else "unfinished", completed

@@ -1,7 +1,5 @@
 """Many runs: a list of experiments over local processes, or over a Ray cluster."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

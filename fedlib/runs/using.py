@@ -1,7 +1,5 @@
 """What a result is good for: its model, predictions and scores on new data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -77,13 +75,11 @@ def evaluate(
     fed, model = loaded(result, client, device)
     labels = np.asarray(labels)
     if labels.shape != (len(features),) or labels.dtype.kind not in "iu" or not len(labels):
-        raise ValueError(
-            f"labels must be integers [{len(features)}], got {labels.dtype} {labels.shape}"
-        )
+        got = f"got {labels.dtype} {labels.shape}"
+        raise ValueError(f"labels must be integers [{len(features)}], {got}")
     if not 0 <= labels.min() <= labels.max() < fed.classes:
-        raise ValueError(
-            f"labels must be 0 to {fed.classes - 1}, got {labels.min()}..{labels.max()}"
-        )
+        got = f"got {labels.min()}..{labels.max()}"
+        raise ValueError(f"labels must be 0 to {fed.classes - 1}, {got}")
     return evaluation(_probabilities(fed, model, features, result.experiment.task.dataset), labels)
 
 
@@ -92,9 +88,8 @@ def loaded(result: Result, client: int | None, device: str) -> tuple[Federation,
     e = result.experiment
     kept = RunFolder(e).restore()
     if kept is None:
-        raise StoreError(
-            f"of run {e.key} only metrics are stored: train it again with run_with_state(experiment)"
-        )
+        again = "train it again with run_with_state(experiment)"
+        raise StoreError(f"of run {e.key} only metrics are stored: {again}")
     fed = built(e, device)
     return fed, module_of(fed, e.algorithm, moved(kept.state, fed), client)
 
@@ -108,9 +103,7 @@ def _probabilities(fed: Federation, model: nn.Module, features: Any, dataset: st
     x, like = torch.from_numpy(given), fed.test.x
     if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
         wanted = f"{like.dtype} [N, {', '.join(map(str, like.shape[1:]))}]"
-        raise ValueError(
-            f"examples must be {wanted} as those of the task, got {x.dtype} {[*x.shape]}"
-        )
+        raise ValueError(f"examples must be {wanted}, got {x.dtype} {[*x.shape]}")
     none, scale = np.zeros(0, dtype=np.int64), (fed.test.scale, fed.test.shift)
     table = Table(x.to(fed.device), torch.zeros(len(x)), torch.zeros(0, 0), none, *scale)
     parts = torch.arange(len(x), device=fed.device).split(BLOCK)

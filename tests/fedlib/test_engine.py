@@ -125,7 +125,7 @@ def _stop_by_hand(fed, algorithm, leaves, i, plan, phase):
         optimizer.step()
         if (t + 1) % (phase.stop.every * plan.per_epoch[i]) == 0:
             held = fed.validation.whole(row).map(lambda t: t[0])
-            now = float(nll(algorithm)(fed.net, w, {}, held).detach())
+            now = float(nll(algorithm, fed.net, w, {}, held).detach())
             waited += 1
             if now < best - phase.stop.min_delta:
                 best, waited, kept = now, 0, {n: v.detach().clone() for n, v in w.items()}
