@@ -11,7 +11,7 @@ import pytest
 from datafiles import TEST, TRAIN, cells, encoded, entry_of, folders, noise, write
 
 from fedlib import data as datasets
-from fedlib.data import DatasetError, arrays, cache, parquet
+from fedlib.data import DatasetError, cache, parquet
 from fedlib.data.records import RECORDS
 
 
@@ -40,15 +40,6 @@ def test_digits():
     assert repr(data) == (
         "Dataset(digits: 1,437 train, 360 test, 16x16x1, 10 classes, embedded in scikit-learn)"
     )
-
-
-def test_upscaling_is_bilinear():
-    levels = np.zeros((1, 8, 8), np.int64)
-    levels[0, 0, 0] = 16
-    large = arrays.upscale(levels)[0, :, :, 0]
-    assert large.shape == (16, 16)
-    assert large[:3, :3].tolist() == [[255, 191, 64], [191, 143, 48], [64, 48, 16]]
-    assert np.all(arrays.upscale(np.full((1, 8, 8), 16)) == 255)
 
 
 def test_parquet_is_decoded_exactly_and_once(mnist, places, monkeypatch):
@@ -83,11 +74,10 @@ def test_changed_files_are_decoded_again_and_replace_the_old(mnist, places):
     [
         ("train.features.npy", None),
         ("train.features.npy", lambda old: old[:-1] + bytes([old[-1] ^ 1])),
-        ("meta.json", lambda old: old[: len(old) // 2]),
         ("meta.json", lambda old: b'{"files": 3}'),
         ("meta.json", lambda old: old.replace(b"0.1307", b"0.1407")),
     ],
-    ids=["gone", "flipped", "cut", "hostile", "other"],
+    ids=["gone", "flipped", "hostile", "other"],
 )
 def test_a_damaged_cache_is_rebuilt(mnist, places, name, damage):
     """`make robust` damages every file of one in a hundred ways, and kills who writes it."""
@@ -103,17 +93,12 @@ def test_a_damaged_cache_is_rebuilt(mnist, places, name, damage):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_or_closed_disk_is_an_error_that_names_the_place(mnist, places, monkeypatch):
+def test_a_full_disk_is_an_error_that_names_the_place(mnist, places, monkeypatch):
     save = cache._save
-    with monkeypatch.context() as full:
-        full.setattr(cache, "_save", lambda path, values: save(Path("/dev/full"), values))
-        with pytest.raises(DatasetError, match=r"cannot write decoded data to .*FEDLIB_CACHE"):
-            datasets.load("mnist_sample")
-    assert not folders(places)
-    (places / "file").write_text("")
-    monkeypatch.setenv("FEDLIB_CACHE", str(places / "file"))
-    with pytest.raises(DatasetError, match="FEDLIB_CACHE"):
+    monkeypatch.setattr(cache, "_save", lambda path, values: save(Path("/dev/full"), values))
+    with pytest.raises(DatasetError, match=r"cannot write decoded data to .*FEDLIB_CACHE"):
         datasets.load("mnist_sample")
+    assert not folders(places)
 
 
 COLOUR = encoded(noise(1, (28, 28, 3))[0])

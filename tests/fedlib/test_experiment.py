@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 from playing import equal
-from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
+from small import AVG, MIX, TASK, Rounds, bits, play, undisturbed
 
 from fedlib import paths
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local
@@ -60,6 +60,10 @@ def test_metrics_are_tidy(metrics):
         assert at[f"{split}_accuracy"] == at[f"{split}_nll"] == at[f"{split}_gate"] == [0, 2, 4, 5]
         assert sorted(scores[scores["round"] == 2]["client"]) == list(range(6))
         assert scores["value"].between(0, 1).all()
+        assert at[f"adapted_{split}_accuracy"] == [2, 4, 5]
+        adapted = metrics[metrics["metric"] == f"adapted_{split}_accuracy"]
+        assert adapted["value"].between(0, 1).all()
+        assert set(adapted.groupby("round")["client"].nunique()) == {MIX.cohort}
     for metric in ("train_loss", "bytes_down", "bytes_up", "divergence"):
         assert at[metric] == [1, 2, 3, 4, 5]
     assert at["global_accuracy"] == at["q"] == [0, 2, 4, 5]
@@ -98,22 +102,6 @@ WORSENING = Experiment(
 )
 ALONE = replace(WORSENING, algorithm=Local(client=adam(0.1)))
 ALONE_AFTER = replace(WORSENING, algorithm=Local(batch_size=5), rounds=3, after=WORSENING)
-INTERRUPTED = [(MIX, 0), (MIX, 4), (WORSENING, 5), (ALONE, 1), (ALONE, 7)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("experiment", "stop"), INTERRUPTED)
-def test_an_interrupted_run_has_the_same_bits(rounds, tmp_path, monkeypatch, experiment, stop):
-    """Its best state, if it keeps that, is the same, too."""
-    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", -1.0)
-    rounds.before = stop
-    with pytest.raises(KeyboardInterrupt):
-        play(experiment)
-    assert rounds.played == stop and find(experiment) is None
-    rounds.before = None
-    play(experiment)
-    assert rounds.played == experiment.rounds
-    assert bits(experiment) == undisturbed(experiment, tmp_path)
 
 
 def test_a_second_stage_starts_where_the_first_ended_and_leaves_it_alone(rounds):
