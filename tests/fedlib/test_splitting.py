@@ -199,8 +199,7 @@ def test_without_its_two_ideas_dbe_is_fedavg():
         state.local[splitting.VECTOR].zero_()
         state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
         plain, _ = play_round(expected, fed, plain, round=t, seed=0, cohort=2)
-    for n, t in plain.shared.items():
-        torch.testing.assert_close(state.shared[n], t)
+    close(plain.shared, state.shared)
 
 
 def test_dbes_consensus_by_hand():
@@ -356,8 +355,7 @@ def test_one_expert_with_a_personal_bias_is_biased_fedavg():
     state.local["head.bias"].zero_()  # FedMix's personal bias starts at zero
     state, _ = play(biased, fed, 3, state=state, cohort=3)
     torch.testing.assert_close(mixed.local["bias"], state.local["head.bias"], rtol=1e-4, atol=1e-6)
-    for name, leaf in state.shared.items():
-        torch.testing.assert_close(mixed.shared[f"experts.{name}"][0], leaf, rtol=1e-4, atol=1e-6)
+    close(state.shared, {n: t[0] for n, t in select_prefix(mixed.shared, "experts.").items()})
 
 
 def test_steered_features_have_the_same_bits_wherever_the_context_lies():
