@@ -23,7 +23,7 @@ from fedlib.models import (
     fedmix_lenet5,
     widened,
 )
-from fedlib.models.families import MaxPool2d
+from fedlib.models.families import GateNet, MaxPool2d
 from fedlib.optim import adam, sgd
 
 COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
@@ -49,6 +49,9 @@ TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)
         (ResNet(), COLOUR, 100, 278_324, 64),
         (BiLSTM(), TEXT, 4, 1_085_708, 128),
         (FastText(), TEXT, 4, 3_157_508, 32),
+        (GateNet(), (32,), 20, 72_724, 128),
+        (GateNet(), (512,), 20, 134_164, 128),
+        (GateNet(), (3072,), 20, 461_844, 128),
     ],
 )
 def test_g2_parameter_counts(spec, shape, classes, parameters, width):

@@ -6,19 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import LENET, make_federation, parts_of
+from conftest import make_federation, parts_of
 from playing import BATTERY, close, equal, held_by, play, trained_alone
+from test_models import DROPS, SMALL, TEXTS
 from torch import nn
 from torch.nn import functional as F
 
 from fedlib.algorithms import FedAvg, FedBN
 from fedlib.engine import evaluate, play_round
 from fedlib.models import (
-    MLP,
     Batch,
-    BiLSTM,
-    FastText,
-    LeNet,
     Module,
     Net,
     ResNet,
@@ -117,8 +114,7 @@ def images(family, sizes=SIZES):
     return make_federation(sizes, model=family, shape=IMAGE)
 
 
-TEXTS = [BiLSTM(vocabulary=20, embedding=6, hidden=5), FastText(vocabulary=20, width=6)]
-OURS = [LENET, LeNet(dropout=0.5), MLP(), ResNet(widths=(4,)), GateNet((6, 5)), *TEXTS]
+OURS = [*SMALL, DROPS, GateNet((6, 5))]
 
 
 @pytest.mark.parametrize("family", [*FOREIGN, *OURS], ids=repr)

@@ -212,14 +212,6 @@ def test_a_gate_sees_raw_images_below_bases_and_features_elsewhere():
 
 
 @pytest.mark.parametrize(
-    ("entry", "experts", "numbers"),
-    [(32, 20, 72_724), (512, 20, 134_164), (784, 20, 168_980), (3072, 20, 461_844)],
-)
-def test_the_gates_size_is_the_released_ones(entry, experts, numbers):
-    assert Net(GateNet(), (entry,), experts).parameters() == numbers
-
-
-@pytest.mark.parametrize(
     "init", ["uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"]
 )
 def test_initialisations(init):
