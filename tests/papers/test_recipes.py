@@ -8,7 +8,6 @@ import pytest
 from companion.sections import SCALES
 from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Newcomers, PrunedFedMix
-from fedlib.engine import play_round
 from fedlib.engine.selection import cohort_size
 from fedlib.runs import exported
 from fedlib.runs.exported import places
@@ -116,20 +115,6 @@ def test_stored_results_are_found_and_their_chains_are_whole(monkeypatch):
         began = began_with(made)
         assert not began or {*e.stages} <= {*found}
         assert all(began.get(s.key) == found[s].get("state") for s in e.stages[:-1] if s in found)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
-def test_the_quick_scale_downloads_nothing_and_plays(section, monkeypatch):
-    monkeypatch.delenv("FEDLIB_DATA", raising=False)
-    for dataset in section.settings("quick"):
-        whole = one_of_each(section, "quick", dataset)
-        last = [e for e in whole.values() if e.after is None][-1]
-        fed = last.task.build(last.seed)
-        state = last.algorithm.init(fed, last.seed)
-        small = min(cohort_size(last.cohort, fed.clients), 2)
-        _, report = play_round(last.algorithm, fed, state, round=0, seed=0, cohort=small)
-        assert report.losses.isfinite().all()
 
 
 # 000: what the paper states, and what runs share.
