@@ -17,8 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from datafiles import TEST, TRAIN, encoded, entry_of, noise, resize, write, write_texts
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 import fedlib
@@ -88,7 +86,7 @@ def test_colour_and_grey_pictures_of_any_format(places):
 
 def test_texts_become_token_ids(places):
     folder = places / "data" / "ag_news"
-    write_texts(folder / TRAIN, ["The cat, the dog.", 'A "cat"; sat', "", "w " * 300])
+    write_texts(folder / TRAIN, ["The cat, the dog.", 'A "cat"; sat:', "", "w " * 200 + "dog " * 9])
     write_texts(folder / TEST, ["the CAT barked", "dog"])
     data = datasets.load("ag_news_sample")
     assert data.train.features.dtype == np.int32 and data.shape == (200,)
@@ -108,28 +106,6 @@ def test_texts_become_token_ids(places):
     write_texts(folder / TEST, [1, 2])
     with pytest.raises(DatasetError, match="must be text, not int64"):
         datasets.load("ag_news_sample")
-
-
-@given(st.text(max_size=80))
-def test_tokens_of_tokens_are_the_same(words):
-    once = parquet.tokens(words)
-    assert parquet.tokens(" ".join(once)) == once
-    assert all(token and not set(token) & set(' ";:') for token in once)
-
-
-@settings(max_examples=50)
-@given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=9), min_size=1, max_size=8))
-def test_ids_are_ranked_by_frequency_and_name_their_tokens(rows):
-    texts = [" ".join(row) for row in rows]
-    vocabulary = parquet.learn(texts, 7)
-    ids = parquet.encode(texts, 7, vocabulary)
-    kept = [row[:7] for row in rows]
-    assert [[vocabulary[i] for i in row if i] for row in ids] == kept
-    counts = np.bincount(ids.ravel(), minlength=len(vocabulary))[2:]
-    pairs = list(zip(-counts, vocabulary[2:], strict=True))
-    assert pairs == sorted(pairs) and all(counts)
-    smaller = parquet.encode(texts, 7, vocabulary[:4])
-    assert np.array_equal(smaller, np.where(ids >= 4, parquet.UNKNOWN, ids))
 
 
 def test_a_name_stands_for_the_official_set_only(places, monkeypatch):
