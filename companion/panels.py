@@ -89,10 +89,10 @@ def panels(
     """Return one panel per data set of ``scale``, training the runs that are not stored.
 
     ``methods`` that a data set does not have are left out there; none are all. At the quick scale
-    the exported results of the standard scale follow, as far as they are there: what a newcomer's
-    machine has just computed beside what the paper's data give. ``larger`` are methods that the
-    quick scale leaves out. FEDLIB_STORED=1 asks for what is stored of a larger scale: nothing is
-    trained then; NothingStored if that is nothing.
+    the exported results of larger scales follow, as far as they are there (``Section.beside``):
+    what a newcomer's machine has just computed beside what the paper's data give. ``larger`` are
+    methods that the quick scale leaves out. FEDLIB_STORED=1 asks for what is stored of a larger
+    scale: nothing is trained then; NothingStored if that is nothing.
     """
     every = [*methods, *larger]
     if only_stored(scale):
@@ -112,7 +112,8 @@ def panels(
         frame = together((run.method, run.where, results) for run, results in runs)
         gone = untrained(runs)
         shown.append(Panel(name, scale, setting, frame, trained=True, untrained=gone))
-    return shown + (stored(section, every, "standard") if scale == "quick" else [])
+    beside = section.beside if scale == "quick" else ()
+    return shown + [p for larger_scale in beside for p in stored(section, every, larger_scale)]
 
 
 def several(

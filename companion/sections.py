@@ -73,12 +73,14 @@ def placed(experiments: Mapping[str, Experiment], **where: float | str) -> list[
 class Section:
     """The experiments of a section: settings by scale and data set, and what is run on each.
 
-    ``plan`` returns the runs of a setting of a data set.
+    ``plan`` returns the runs of a setting of a data set. ``beside`` are the larger scales whose
+    stored results a notebook shows beside those of the quick scale.
     """
 
     name: str
     known: Mapping[str, Mapping[str, Setting]]
     plan: Callable[..., Sequence[Run]]  # of its own kind of Setting
+    beside: tuple[str, ...] = ("standard",)
 
     def settings(self, scale: str, dataset: str = "") -> Mapping[str, Setting]:
         """Return the settings of a scale by data set: the named one, or all of them."""

@@ -395,10 +395,12 @@ def _first_version(setting: Stages, dataset: str) -> list[Run]:
     return runs
 
 
-SPECIALISTS = Section("specialists", TABLE_1, _by_fraction)
+# Some of these are trained at the paper's own scale, too.
+_BOTH = ("standard", "paper")
+SPECIALISTS = Section("specialists", TABLE_1, _by_fraction, _BOTH)
 RATE_SWEEP = Section("specialists_rates", RATED, _by_rate)
 DIRICHLET = Section("specialists_dirichlet", BY_ALPHA, _by_alpha)
 ARCHITECTURES = Section("architectures", CIFAR10, _architectures)
-AS_RELEASED = Section("as_released", RELEASED, _as_released)
+AS_RELEASED = Section("as_released", RELEASED, _as_released, _BOTH)
 OPT_OUT = Section("opt_out", OPTED, _opting_out)
-FIRST_VERSION = Section("first_version", FIRST, _first_version)
+FIRST_VERSION = Section("first_version", FIRST, _first_version, _BOTH)

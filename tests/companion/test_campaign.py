@@ -1,5 +1,6 @@
 """All runs of a scale and of the campaign: each once, in the order asked for, with its cost."""
 
+import re
 from dataclasses import replace
 from itertools import groupby
 
@@ -67,6 +68,12 @@ def test_parts_come_in_the_order_in_which_they_are_asked_for():
 def test_an_unknown_part_is_named(part, said):
     with pytest.raises(ValueError, match=said):
         planned(REGISTRY, "quick", [part])
+
+
+def test_what_the_campaign_trains_is_shown_beside_the_quick_scale():
+    for block in REGISTRY.blocks:
+        for scale, part in block.parts:
+            assert scale in REGISTRY.sections[re.split("[:/]", part)[0]].beside, part
 
 
 def test_a_part_can_be_what_stands_somewhere():
