@@ -68,6 +68,8 @@ def follow(control: Any, menu: w.Dropdown, offers: Callable[[Any], Sequence[Any]
     """
 
     def offer(_: object) -> None:
+        if menu.value is None:  # no data to choose: the explorer says so
+            return
         kept, control.options = control.value, [*offers(menu.value)]
         if kept in control.options:
             control.value = kept

@@ -25,6 +25,7 @@ from companion.panels import Panel, stored
 from companion.scorecard.page import AGREES, OTHER
 from companion.sections import Section
 from fedlib import paths
+from fedlib.metrics import interval
 from fedlib.runs import atomic
 from papers.adaptive import claims as adaptive
 from papers.adaptive.experiments import ADAPTIVE_WRITERS
@@ -48,8 +49,8 @@ LINES = {"says": "The paper says", "found": "Found here", "sure": "How sure"}
 HEAD = """# What was found
 
 Numbers come from stored runs of the standard scale, with fewer rounds and smaller networks than
-the papers', or from the papers' tables. Brackets hold 95% intervals over seeds, and the number of
-seeds. `python -m papers.findings` writes this page, and fails if a number no longer supports its
+the papers', if no other is named, or from the papers' tables. Brackets hold 95% intervals over
+seeds, and the number of seeds. `python -m papers.findings` writes this page, and fails if a number no longer supports its
 sentence.
 """
 Claims = Mapping[str, Sequence[Claim]]
@@ -132,6 +133,45 @@ def _last_client() -> Numbers:
     theirs, average = (by(rows, metric=two_experts.GLOBAL)(FEDAVG, p=ps) for rows in (last, plain))
     lost = judge("The average beats the last client's model", "", average, theirs)
     return {"lost": number(lost, HOLDS)}
+
+
+def _own_scale() -> Numbers:
+    panels = {p.dataset: p for p in stored(stages.FIRST_VERSION, [], "paper")}
+    if "cifar10" not in panels:
+        raise Missing("the first version at its own scale")
+    panel = panels["cifar10"]
+    table = _beside_table_1(panel)
+    agree = scorecard.judged(table).eq(AGREES)
+    gaps = (table["value"] - table["mean"])[~agree]
+    if not agree[table["method"].eq(FEDAVG)].all() or gaps.min() < 0:
+        raise Unsupported(f"FedAvg does not agree, or a number is larger here: {table}")
+    judge = specialists.first_version_claims
+    claims = panel.claims(lambda panel: judge(two_experts.of_panel(panel)))
+    alone, tuned = (
+        starting(claims, f"q = 0: the mixture beats {what}")
+        for what in ("training alone", "fine-tuning")
+    )
+    said: Numbers = {
+        "agree": int(agree.sum()),
+        "numbers": len(table),
+        "seeds": int(table["seeds"].max()),
+    }
+    said |= {"least": f"{gaps.min():.1f}", "most": f"{gaps.max():.1f}", "differ": len(gaps)}
+    return {**said, "alone": number(alone, *TESTED), "tuned": number(tuned, HOLDS)}
+
+
+def _beside_table_1(panel: Panel) -> pd.DataFrame:
+    """Return what 002 prints in Table 1 and a panel's means, as `scorecard.judged` takes them."""
+    scores, printed, at = two_experts.of_panel(panel), two_experts.printed("002"), ["method", "p"]
+    here = two_experts.at_q(scores[scores["metric"] == two_experts.HELD], 0.0)
+    theirs = published("002", "Table 1").set_index("row")[["value", "std"]]
+    table = printed[printed["data"] == panel.dataset][[*at, "row"]].join(theirs, on="row")
+    values = here.groupby(at)["value"].apply(lambda of: (*interval(of, limits=(0, 1)), len(of)))
+    names = ["mean", "low", "high", "seeds"]
+    found = pd.DataFrame([*values], index=values.index, columns=names)
+    found[names[:3]] *= 100
+    marks = {"diverged": False, "untrained": False, "same": True, "at_hand": True}
+    return table.join(found, on=at, how="inner").assign(why_not="", **marks)
 
 
 def _too_small() -> Numbers:
@@ -229,7 +269,7 @@ def _gains() -> Numbers:
 
 
 _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
-    _floor, _last_client, _too_small, _small_experts, _writers,
+    _floor, _own_scale, _last_client, _too_small, _small_experts, _writers,
     _divergence, _joining, _energies, _equal_size, _label_sets, _gains,
 )  # fmt: skip
 _KNOWN: dict[str, Callable[[], Numbers]] = {"scorecard": lambda: {"line": line()}}
