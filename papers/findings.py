@@ -50,8 +50,8 @@ HEAD = """# What was found
 
 Numbers come from stored runs of the standard scale, with fewer rounds and smaller networks than
 the papers', if no other is named, or from the papers' tables. Brackets hold 95% intervals over
-seeds, and the number of seeds. `python -m papers.findings` writes this page, and fails if a number no longer supports its
-sentence.
+seeds, and the number of seeds. `python -m papers.findings` writes this page, and fails if a number
+no longer supports its sentence.
 """
 Claims = Mapping[str, Sequence[Claim]]
 Numbers = dict[str, object]
