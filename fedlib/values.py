@@ -2,7 +2,7 @@
 
 A value is written down by the fields that differ from their defaults, so that adding an option
 with a default leaves every existing key alone. The price is a rule: a default never changes its
-meaning (``tests/fedlib/test_values.py`` keeps the list).
+meaning (``tests/fedlib/values.csv`` is the list).
 """
 
 import ast

@@ -315,7 +315,7 @@ X, Y = some()
     [
         ("'mnist' is the name of a dataset that is known already", {"name": "mnist"}),
         ("small letters", {"name": "Mine"}),
-        ("without _sample", {"name": "my_sample"}),
+        ("no _sample", {"name": "my_sample"}),
         ("one channel or three", {"train": some(shape=(8, 8, 2))}),
         ("integers.*example .* has -1", {"train": (X, Y - 1)}),
         (r"one for each example, got \[60, 60\]", {"train": (X, np.eye(60))}),
