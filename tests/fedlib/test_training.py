@@ -192,7 +192,7 @@ def test_a_selection_is_a_clients_own_and_a_value():
         one, other = select(fed, how, 0, t), select(fed.permuted(order), how, 0, t)
         assert {*fed.ids[one]} == {*fed.permuted(order).ids[other]}
     for size in (0, 0.0, 1.5):
-        with pytest.raises(ValueError, match="size must be >= 1 or a fraction"):
+        with pytest.raises(ValueError, match="cohort must be >= 1 or a fraction"):
             Selection(size)
     assert len(select(fed, Selection(1.0), 0, 0)) == 9
 

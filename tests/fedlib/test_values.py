@@ -174,7 +174,7 @@ def test_what_is_not_the_same():
         ("dataclasses.replace(FIRST, after=TASK)", "Experiment.after must be Experiment, got Task"),
         ("Dirichlet(clients='x' * 10_000)", r"clients must be int, got 'x+\.\.\. \(str\)"),
         ("Dirichlet(clients=10**5000)", "clients must be a number of 63 bits, got what can"),
-        ("dataclasses.replace(FIRST, cohort=-0.5)", "size must be .*, got -0.5"),
+        ("dataclasses.replace(FIRST, cohort=-0.5)", "cohort must be .*, got -0.5"),
         ("LeNet(channels=())", r"LeNet.channels must be >= 1, got \(\)"),
         ("FedProx(mu=-1)", "FedProx.mu must be >= 0, got -1"),
         ("MOON(tau=0.0)", "MOON.tau must be > 0, got 0.0"),
