@@ -99,20 +99,18 @@ class SecondStage(LocalTraining):
     """
 
     of: FedAvg = FedAvg()  # noqa: RUF009, a value
-    reads_examples = as_of("reads_examples")
-    is_local = as_of("is_local")
-    client_context = as_of("client_context")
-    broadcast = as_of("broadcast")
-    encode = as_of("encode")
-    predict = as_of("predict")
-    client_output = as_of("client_output")
-    ensemble = as_of("ensemble")
-    assign_models = as_of("assign_models")
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what ``of`` sends, with all that the clients have kept."""
         own = {n: t[rows] for n, t in state.local.items()}
         return {**self.of.start(fed, state, rows), **own}
+
+
+for hook in (
+    "reads_examples", "is_local", "client_context", "broadcast", "encode", "predict",
+    "client_output", "ensemble", "assign_models",
+):  # fmt: skip
+    setattr(SecondStage, hook, as_of(hook))
 
 
 @value

@@ -1,7 +1,7 @@
 """PM-MoE: a gate per client over everybody's private parts, and a mixture of two bases (004)."""
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -151,12 +151,10 @@ class PMMoE(SecondStage):
     @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""
-        parts = batch.precomputed
-        if not parts:
-            parts = self._consulted(net, params, ctx, self.encode(net, params, batch.x))
-        if ENTRY not in parts:
-            parts = {**parts, ENTRY: batch.x}
-        logits, _ = self._mixed(net, params, parts)
+        found = batch.precomputed
+        if not found:
+            found = self._consulted(net, params, ctx, self.encode(net, params, batch.x))
+        logits, _ = self._mixed(net, params, {ENTRY: batch.x, **found})
         return mean_cross_entropy(logits, batch.y, batch.weight)
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
@@ -285,7 +283,9 @@ class FedSynMoE(FedAvg):
         """Return the logits of the global base."""
         return {"logits": net.logits(params, code["h"])}
 
-    def _mixed(self, net: Net, params: Params, code: Params, batch: Any = None) -> Any:
+    def _mixed(
+        self, net: Net, params: Params, code: Params, batch: Batch | None = None
+    ) -> tuple[Tensor, Tensor]:
         x, theirs = code["x"], code["h"]
         if batch is not None and batch.noise is not None:  # the global base's are the last
             batch = replace(batch, noise=batch.noise[..., : net.noise])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -63,13 +62,13 @@ class Plan:
 
 
 def make_plan(
-    ids: np.ndarray, sizes: np.ndarray, batch_size: Any, epochs: int, *, seed: int, where: Any
+    ids: np.ndarray, sizes: np.ndarray, batch_size: int | None, epochs: int, where: tuple[int, ...]
 ) -> Plan:
     """Draw ``epochs`` shuffled passes over each client's examples, cut into mini-batches.
 
     ``ids`` and ``sizes`` are ``[clients]``; ``batch_size=None`` is the full batch. ``where``
-    (round, phase) and the client's id are all that a draw depends on. The last batch of an epoch
-    may be small.
+    (seed, round, phase) and the client's id are all that a draw depends on. The last batch of an
+    epoch may be small.
     """
     batch = batch_size or int(sizes.max(initial=1))
     per_epoch = np.ceil(sizes / batch).astype(np.int64)
@@ -77,11 +76,11 @@ def make_plan(
     positions = np.zeros((len(ids), int(ends.max(initial=0)), batch), dtype=np.int64)
     counts = np.zeros(positions.shape[:2], dtype=np.int64)
     for i, (client, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
-        rng, steps = generator(seed, "batches", *where, client), int(per_epoch[i])
+        rng, steps = generator(where[0], "batches", *where[1:], client), int(per_epoch[i])
         for start in range(0, steps * epochs, steps or 1):
             positions[i, start : start + steps].reshape(-1)[:size] = rng.permutation(size)
             counts[i, start : start + steps] = np.minimum(size - batch * np.arange(steps), batch)
-    return Plan(positions, counts, per_epoch, ends, np.asarray(ids), (seed, *where))
+    return Plan(positions, counts, per_epoch, ends, np.asarray(ids), where)
 
 
 def precompute(

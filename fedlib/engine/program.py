@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.utils._pytree import tree_map_only
 
 from fedlib.models import Batch, Net, Params, is_statistic
 from fedlib.optim import Optimizer, Stepper
@@ -21,8 +22,8 @@ def vmap_clients(fn: Callable[..., Any], clients: int, common: int = 0) -> Calla
 
     def one(*args: Any) -> Any:
         rows, rest = args[: len(args) - common], args[len(args) - common :]
-        rows = on_tensors(lambda t: t.squeeze(0), rows)
-        return on_tensors(lambda t: t.unsqueeze(0), fn(*rows, *rest))
+        rows = tree_map_only(Tensor, lambda t: t.squeeze(0), rows)
+        return tree_map_only(Tensor, lambda t: t.unsqueeze(0), fn(*rows, *rest))
 
     def many(*args: Any) -> Any:
         axes = (*[0] * (len(args) - common), *[None] * common)
@@ -44,18 +45,6 @@ def one_client(
         return method(net, {**(shared or {}), **leaves}, {**context, **common}, batch)
 
     return ask
-
-
-def on_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """Apply ``fn`` to a tensor, or to every tensor in batches, dicts and (named) tuples."""
-    if isinstance(tree, Tensor):
-        return fn(tree)
-    if isinstance(tree, Batch):
-        return tree.map(fn)
-    if isinstance(tree, dict):
-        return {name: on_tensors(fn, t) for name, t in tree.items()}
-    parts = [on_tensors(fn, t) for t in tree]
-    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
 
 LARGE = 2**12  # numbers of a weight whose copying takes longer than a step's other work

@@ -147,7 +147,7 @@ def draw(
     ids, sizes = fed.ids[rows], fed.train.sizes[rows]
     full = int(sizes.max(initial=full))
     return [
-        make_plan(ids, sizes, p.batch_size or full, p.epochs, seed=seed, where=(round, k))
+        make_plan(ids, sizes, p.batch_size or full, p.epochs, (seed, round, k))
         for k, p in enumerate(algorithm.phases())
     ]
 
@@ -190,7 +190,10 @@ def clients_round(
 
     found = dict(parallel_map(end, parts, "ends"))
     ends = [found[i] for i in range(len(parts))]
-    return ends[0] if len(ends) == 1 else Sent(*(_joined(some) for some in zip(*ends, strict=True)))
+    if len(ends) == 1:
+        return ends[0]
+    fields = zip(*ends, strict=True)
+    return Sent(*({n: torch.cat([p[n] for p in some]) for n in some[0]} for some in fields))
 
 
 def _end(
@@ -214,10 +217,6 @@ def _end(
             for split, table in zip(SPLITS, tables, strict=False)
         }
     return Sent(message, {n: after[n] for n in local}, {"loss": trained.loss, **scores})
-
-
-def _joined(parts: Sequence[Params]) -> Params:
-    return {n: torch.cat([part[n] for part in parts]) for n in parts[0]}
 
 
 def _put(columns: Params, found: Params, place: Tensor, length: int) -> None:

@@ -9,12 +9,13 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from fedlib.cores import parallel_map
 from fedlib.engine import costs
 from fedlib.engine.batches import Plan, precompute
 from fedlib.engine.evaluate import nll
-from fedlib.engine.program import Program, on_tensors, one_client, vmap_clients
+from fedlib.engine.program import Program, one_client, vmap_clients
 from fedlib.engine.protocol import Algorithm, Phase, numbers_of, precompute_of
 from fedlib.federation import NOTHING, Federation, Precomputed
 from fedlib.models import Batch, Params, Statistics, is_statistic
@@ -49,7 +50,8 @@ class Cohort:
     def part(self, some: slice) -> Cohort:
         """Return some of the clients."""
         names = ("rows", "leaves", "context", "loss", "precomputed", "precomputed_validation")
-        return replace(self, **{n: on_tensors(lambda t: t[some], getattr(self, n)) for n in names})
+        own = {n: getattr(self, n) for n in names}
+        return replace(self, **tree_map_only(Tensor, lambda t: t[some], own))
 
 
 def train_phase(
@@ -151,7 +153,7 @@ def _recorded(
 
     def recorded(leaves: Params, context: Params, batch: Batch) -> tuple[Tensor, Params]:
         record = Statistics({n: leaves[n] for n in statistics})
-        value = loss(leaves, context, batch.recording(record))
+        value = loss(leaves, context, replace(batch, statistics=record))
         if needed and not record.used:
             kind, way = (
                 type(algorithm).__name__,
@@ -200,11 +202,11 @@ class _Keeper:
         cohort: Cohort,
         phase: Phase,
         plan: Plan,
-        watched: Callable[..., Tensor],
+        loss: Callable[..., Tensor],
         program: Program,
     ) -> None:
         self.cohort, self.stop, self.plan, self.program = cohort, phase.stop, plan, program
-        self.loss = vmap_clients(watched, len(plan.ids))
+        self.loss = vmap_clients(loss, len(plan.ids))
         self.kept: Params = {}
         self.best = np.full(len(plan.ids), np.inf)
         self.waited = np.zeros(len(plan.ids), dtype=np.int64)

@@ -171,8 +171,7 @@ def _bare(fed: Federation, trained: Trained, leaves: Params) -> nn.Module | None
 
 def _read(trained: Trained, x: Tensor) -> set[int]:
     """Return the ids of the tensors that a module's scores depend on, by their gradients."""
-    held = {**dict(trained.named_parameters()), **dict(trained.named_buffers())}
-    asked = [t for n, t in held.items() if t.is_floating_point() and not is_statistic(n)]
+    asked = [t for n, t in trained._held().items() if t.is_floating_point() and not is_statistic(n)]
     constants = [t.requires_grad_(True) for t in asked if not t.requires_grad]
     scores = trained(x)
     found = (

@@ -62,11 +62,6 @@ class Batch:
         groups = self.random, self.side, self.precomputed
         return Batch(*own, *({n: fn(t) for n, t in group.items()} for group in groups))
 
-    def recording(self, statistics: Statistics) -> Batch:
-        """Return the batch of a step of training, in which statistics may move."""
-        own = self.x, self.y, self.weight, self.noise
-        return Batch(*own, self.random, self.side, self.precomputed, statistics)
-
 
 # As leaves of a tree, so that vmap takes a batch: one level, as every other costs at every step.
 _OWN, _GROUPS = ("x", "y", "weight", "noise"), ("random", "side", "precomputed")

@@ -253,12 +253,7 @@ class Net:
         return self._call(self.module.head, self._head, params, h)
 
     def _call(
-        self,
-        module: nn.Module,
-        slots: list[Slot],
-        params: Params,
-        x: Tensor,
-        interceptor: Any = None,
+        self, module: nn.Module, slots: list[Slot], params: Params, x: Tensor, mode: Any = None
     ) -> Tensor:
         """Run a module with other leaves in place of its own.
 
@@ -272,7 +267,7 @@ class Net:
                 owner[key] = params[name]
             for layer in self._flat:  # which keeps its weights in a list, too
                 layer._flat_weights = [getattr(layer, n) for n in layer._flat_weights_names]
-            with interceptor or (Interceptor() if self._watched else nullcontext()):
+            with mode or (Interceptor() if self._watched else nullcontext()):
                 return module(x)
         finally:
             for (_, owner, key), parameter in zip(slots, own, strict=True):

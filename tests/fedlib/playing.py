@@ -109,8 +109,8 @@ def trained_alone(fed, algorithm, model, row, seed, round):
     """A module after one client's training, by a plain loop of torch."""
     x, y = held_by(fed.train, row)
     optimizer = algorithm.client.build(dict(model.named_parameters()))
-    how = {"batch_size": algorithm.batch_size, "epochs": algorithm.epochs, "seed": seed}
-    plan = make_plan(fed.ids[[row]], fed.train.sizes[[row]], where=(round, 0), **how)
+    how = {"batch_size": algorithm.batch_size, "epochs": algorithm.epochs}
+    plan = make_plan(fed.ids[[row]], fed.train.sizes[[row]], where=(seed, round, 0), **how)
     for t in range(plan.steps):
         some = plan.positions[0, t, : plan.counts[0, t]]
         optimizer.zero_grad()

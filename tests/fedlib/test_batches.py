@@ -62,7 +62,7 @@ def test_every_crop_can_happen():
 
 def plan_of(ids, sizes=(5, 9, 2), seed=0, where=(3, 1)):
     sizes = np.array(sizes)[: len(ids)]
-    return make_plan(np.array(ids), sizes, batch_size=4, epochs=2, seed=seed, where=where)
+    return make_plan(np.array(ids), sizes, batch_size=4, epochs=2, where=(seed, *where))
 
 
 def test_noise_is_uniform_and_of_its_own_client_round_phase_and_run():

@@ -82,7 +82,7 @@ def test_experts_in_one_vmapped_program_equal_experts_one_by_one(monkeypatch, ch
 )
 def test_a_plan_shows_every_example_once_per_epoch(sizes, batch, epochs, seed):
     ids, n = np.arange(len(sizes)) + 7, np.array(sizes)
-    how = {"epochs": epochs, "seed": seed, "where": (1, 0)}
+    how = {"epochs": epochs, "where": (seed, 1, 0)}
     plan = make_plan(ids, n, batch_size=batch, **how)
     for i, size in enumerate(sizes):
         real = plan.counts[i, : plan.ends[i]]
@@ -102,7 +102,7 @@ def test_early_stopping_returns_each_clients_best_weights(keep, delta):
     leaves = algorithm.start(fed, algorithm.init(fed, 0), rows)
     stop = EarlyStop(every=2, patience=3, min_delta=delta, keep=keep)
     phase = Phase(Optimizer("adam", lr=0.02), epochs=40, batch_size=4, stop=stop)
-    plan = make_plan(fed.ids, fed.train.sizes, batch_size=4, epochs=40, seed=0, where=(0, 0))
+    plan = make_plan(fed.ids, fed.train.sizes, batch_size=4, epochs=40, where=(0, 0, 0))
     cohort = Cohort(fed, rows, leaves, {}, {}, torch.zeros(3))
     together = train_phase(algorithm, cohort, phase, plan, chunk=3, usual=3).leaves
     for i in range(3):

@@ -212,7 +212,7 @@ def test_dbes_consensus_by_hand():
     means = []
     for row, size in ((0, 4), (1, 8)):
         who = np.array([row]), np.array([size])
-        plan = make_plan(*who, batch_size=4, epochs=1, seed=0, where=(0, 0))
+        plan = make_plan(*who, batch_size=4, epochs=1, where=(0, 0, 0))
         w = fresh
         for t in range(plan.steps):
             held = fed.train.client(row)[plan.positions[0, t]]
