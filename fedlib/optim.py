@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -216,18 +217,9 @@ class Stepper:
     def _sgd(self, lr: float, leaves: Params, grads: list[Tensor]) -> None:
         kind, states = self._kind, [self._state[n] for n in leaves]
         buffers = [s.get("momentum_buffer") for s in states] if kind.momentum else []
-        sgd_step(
-            [*leaves.values()],
-            grads,
-            buffers,
-            fused=self._fused,
-            lr=lr,
-            momentum=kind.momentum,
-            weight_decay=kind.weight_decay,
-            dampening=0.0,
-            nesterov=kind.nesterov,
-            maximize=False,
-        )
+        own = {n: getattr(kind, n) for n in ("momentum", "weight_decay", "nesterov")}
+        how = {"fused": self._fused, "lr": lr, "dampening": 0.0, "maximize": False, **own}
+        sgd_step([*leaves.values()], grads, buffers, **how)
         for state, buffer in zip(states, buffers, strict=False):
             assert buffer is not None
             state["momentum_buffer"] = buffer
@@ -238,22 +230,12 @@ class Stepper:
             if not state:
                 state["step"] = torch.zeros((), device=leaf.device if self._fused else "cpu")
                 state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(leaf) for _ in "12")
-        (adam_step if kind.name == "adam" else adamw_step)(
-            [*leaves.values()],
-            grads,
-            [s["exp_avg"] for s in states],
-            [s["exp_avg_sq"] for s in states],
-            max_exp_avg_sqs=[],
-            state_steps=[s["step"] for s in states],
-            fused=self._fused,
-            lr=lr,
-            beta1=kind.betas[0],
-            beta2=kind.betas[1],
-            eps=kind.eps,
-            weight_decay=kind.weight_decay,
-            amsgrad=False,
-            maximize=False,
-        )
+        take = adam_step if kind.name == "adam" else adamw_step
+        first, second, steps = ([s[n] for s in states] for n in ("exp_avg", "exp_avg_sq", "step"))
+        how: dict[str, Any] = {"fused": self._fused, "lr": lr, "amsgrad": False, "maximize": False}
+        how |= {"eps": kind.eps, "weight_decay": kind.weight_decay}
+        how |= zip(("beta1", "beta2"), kind.betas, strict=True)
+        take([*leaves.values()], grads, first, second, [], steps, **how)
 
 
 class TorchStepper(Stepper):

@@ -13,11 +13,7 @@ from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")  # of Linux
 VARIABLE = "FEDLIB_PIN"
-SHARED = {
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "MKL_CBWR": "AVX2",
-}
+SHARED = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}
 """What torch, oneDNN and MKL read from the environment, and what is put there."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's names for mallopt
 _LARGEST_MMAP_THRESHOLD = 2**25

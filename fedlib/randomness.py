@@ -10,16 +10,8 @@ import numpy as np
 
 # A purpose's place is in all of its draws: a new one goes to the end.
 PURPOSES = (
-    "model",
-    "cohort",
-    "batches",
-    "noise",
-    "explore",
-    "search",
-    "server",
-    "presence",
-    "privacy",
-)
+    "model", "cohort", "batches", "noise", "explore", "search", "server", "presence", "privacy",
+)  # fmt: skip
 
 
 def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:

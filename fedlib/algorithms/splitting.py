@@ -346,11 +346,8 @@ class FedCP(SplitModel):
             lambda: {"layer": nn.Linear(d, 2 * d), "norm": nn.LayerNorm(2 * d)},
             torch_seed(seed, "model", 1),
         )
-        return {
-            **model,
-            **add_prefix(select_prefix(model, "head."), OWN),
-            **placed(add_prefix(policy, POLICY), fed),
-        }
+        own = add_prefix(select_prefix(model, "head."), OWN)
+        return {**model, **own, **placed(add_prefix(policy, POLICY), fed)}
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return who each client is, ``[clients, D]``."""

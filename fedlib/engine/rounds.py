@@ -155,14 +155,9 @@ def draw(
 def broadcast_to(algorithm: Algorithm, fed: Federation, state: State, rows: Tensor) -> Cohort:
     """Return clients of one shape group with what the server broadcasts and what they keep."""
     now = {n: torch.tensor(getattr(state, n), device=fed.device) for n in ("round", "seed")}
-    return Cohort(
-        fed,
-        rows,
-        algorithm.start(fed, state, rows),
-        algorithm.client_context(fed, state, rows),
-        {**algorithm.broadcast(fed, state), **now},
-        torch.zeros(len(rows), device=fed.device),
-    )
+    mine = algorithm.start(fed, state, rows), algorithm.client_context(fed, state, rows)
+    common, loss = {**algorithm.broadcast(fed, state), **now}, torch.zeros(len(rows))
+    return Cohort(fed, rows, *mine, common, loss.to(fed.device))
 
 
 def clients_round(

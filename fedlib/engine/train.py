@@ -155,11 +155,8 @@ def _recorded(
         record = Statistics({n: leaves[n] for n in statistics})
         value = loss(leaves, context, replace(batch, statistics=record))
         if needed and not record.used:
-            kind, way = (
-                type(algorithm).__name__,
-                "its loss has to hand on the batch: net(w, x, batch)",
-            )
-            raise ValueError(f"{kind} trains without this network's dropout and BatchNorm; {way}")
+            what = f"{type(algorithm).__name__} trains without this network's dropout and BatchNorm"
+            raise ValueError(f"{what}: its loss has to hand on the batch, net(params, x, batch)")
         return value, record.after
 
     return recorded

@@ -28,9 +28,9 @@ class Trained(nn.Module):
     ) -> None:
         super().__init__()
         self._net, self._algorithm, self._alone = fed.net, algorithm, alone
-        self._clients, context = len(rows), algorithm.client_context(fed, state, rows)
+        self._rows, context = range(len(rows)), algorithm.client_context(fed, state, rows)
         common = algorithm.broadcast(fed, state)
-        if self._clients > 1:
+        if len(rows) > 1:
             sizes = train_view(algorithm, fed).sizes[rows]
             common = {**common, SHARE: (sizes / sizes.sum()).to(torch.float32).log()}
         own = {n: self._row(t[rows]) for n, t in state.local.items()}
@@ -77,13 +77,8 @@ class Trained(nn.Module):
         if self._alone:
             mine = {**shared, **own}, {**context, **common}
             return self._algorithm.predict(self._net, *mine, code).logp
-        clients = [
-            (
-                {**shared, **{n: t[i] for n, t in own.items()}},
-                {**{n: t[i] for n, t in context.items()}, **common},
-            )
-            for i in range(self._clients)
-        ]
+        rows = [[{n: t[i] for n, t in g.items()} for g in (own, context)] for i in self._rows]
+        clients = [({**shared, **mine}, {**about, **common}) for mine, about in rows]
         return self._together(shared, clients, code)
 
     def _together(

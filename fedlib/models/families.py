@@ -128,14 +128,9 @@ class MLP(Family):
 
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
-    "prelu": nn.PReLU,
-    "elu": nn.ELU,
-    "selu": nn.SELU,
-    "silu": nn.SiLU,
-    "mish": nn.Mish,
-}
+    "relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "prelu": nn.PReLU, "elu": nn.ELU,
+    "selu": nn.SELU, "silu": nn.SiLU, "mish": nn.Mish,
+}  # fmt: skip
 
 
 # PyTorch's own initialisation of a layer is uniform.

@@ -407,16 +407,14 @@ class Training:
     def _diverged(self, error: TrainingDiverged) -> RunDiverged:
         """Store the metrics, and the failure after them; return the error to raise."""
         self.folder.write_metrics(self.log.table())
+        began = {"began_with": self._following.get("began_with", {})}
         failure = {
             "round": self.completed,
             "clients": list(error.clients),
             "message": str(error),
             "commit": provenance.commit(),
             "data": self.fed.source,
-            "segments": [
-                *self.segments(),
-                {"began_with": self._following.get("began_with", {})},
-            ],
+            "segments": [*self.segments(), began],
         }
         self.folder.write_record(store.FAILURE, failure)
         return RunDiverged.of(failure, self.folder.path)

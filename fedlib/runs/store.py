@@ -60,12 +60,10 @@ class RunDiverged(TrainingDiverged):
     def of(cls, failure: dict[str, Any], folder: Path) -> RunDiverged:
         """Return the error for a failure as it is stored."""
         at = int(failure.get("round", 0))
-        error = cls(
-            f"{failure.get('message', 'a number is not finite')}. The metrics of the {at} rounds "
-            f"before it are in {folder}. The same run would fail again: change a rate, or ask "
-            "with retry.",
-            failure.get("clients", ()),
-        )
+        stored = f"The metrics of the {at} rounds before it are in {folder}"
+        now = "The same run would fail again: change a rate, or ask with retry"
+        why = failure.get("message", "a number is not finite")
+        error = cls(f"{why}. {stored}. {now}.", failure.get("clients", ()))
         error.round, error.commit = at, str(failure.get("commit", ""))
         return error
 
