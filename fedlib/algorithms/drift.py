@@ -8,8 +8,8 @@ from torch.nn.functional import normalize, softplus
 
 from fedlib.algorithms.arithmetic import mean, mean_cross_entropy
 from fedlib.algorithms.fedavg import FedAvg, drop_prefix
-from fedlib.engine import Precomputed, State, Update, uses_precomputed
-from fedlib.federation import Federation
+from fedlib.engine import State, Update, uses_precomputed
+from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Net, Params, add_prefix, is_statistic, select_prefix
 from fedlib.values import value, within
 

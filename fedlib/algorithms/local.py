@@ -10,10 +10,10 @@ from torch import Tensor
 from fedlib.algorithms.arithmetic import mean
 from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, placed, rows_of
 from fedlib.algorithms.ifca import FIT, best_fit, pick
-from fedlib.engine import EarlyStop, Phase, Precomputed, Prediction, State, Update, uses_precomputed
+from fedlib.engine import EarlyStop, Phase, Prediction, State, Update, uses_precomputed
 from fedlib.engine.protocol import LOG_DENSITY
 from fedlib.engine.train import Cohort
-from fedlib.federation import Federation
+from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Family, Net, Params, add_prefix, select_prefix
 from fedlib.models.families import auto_encoder, evidence, evidence_bound
 from fedlib.optim import Optimizer, adam

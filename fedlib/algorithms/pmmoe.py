@@ -12,10 +12,10 @@ from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, SplitModel
-from fedlib.engine import Phase, Precomputed, Prediction, State, tabulate, uses_precomputed
+from fedlib.engine import Phase, Prediction, State, tabulate, uses_precomputed
 from fedlib.engine.costs import company
 from fedlib.engine.protocol import DROPOUT
-from fedlib.federation import Federation
+from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Net, Params, add_prefix, map_experts, select_prefix
 from fedlib.models.families import GateNet
 from fedlib.optim import Optimizer, sgd

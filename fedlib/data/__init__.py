@@ -161,13 +161,10 @@ def _decoded(name: str, record: Record, folder: Path, files: parquet.Files) -> D
     with reading(folder):
         every = [path for part in files.values() for path in part]
         state = [str(folder), *([path.name, *cache.stamp(path)] for path in every)]
-    about = _about(record, f"Parquet files of $FEDLIB_DATA/{folder.name}")
-    return cache.get(name, state, about, lambda: parquet.decoded(files, record, name))
-
-
-def _about(record: Record, source: str) -> dict[str, object]:
-    look = {"class_names": record.class_names, "mean": record.mean, "std": record.std}
-    return {"source": source, **look, "fit": False}
+    source = f"Parquet files of $FEDLIB_DATA/{folder.name}"
+    return cache.get(
+        name, state, record.about(source), lambda: parquet.decoded(files, record, name)
+    )
 
 
 def _downloaded(name: str, record: Record) -> Dataset:
@@ -183,8 +180,8 @@ def _downloaded(name: str, record: Record) -> Dataset:
             advice = f"{_advice(name, record)}, or HF_ENDPOINT to a mirror of the hub, or try again"
             raise DatasetError(f"downloading {name!r} failed: {error}. {advice}.") from error
 
-    about = _about(record, f"downloaded from the Hugging Face hub, {repository}")
-    return cache.get(name, ["hub", record.revision], about, build)
+    source = f"downloaded from the Hugging Face hub, {repository}"
+    return cache.get(name, ["hub", record.revision], record.about(source), build)
 
 
 def add_from_hub(

@@ -121,6 +121,11 @@ class Record:
     columns: tuple[str, ...] | None = None
     splits: tuple[str, ...] = ("train", "test")
 
+    def about(self, source: str) -> dict[str, Any]:
+        """What is kept of a set beside its examples, if these come from a source."""
+        look = {"class_names": self.class_names, "mean": self.mean, "std": self.std}
+        return {"source": source, **look, "fit": False}
+
 
 _told: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "records.json").read_text("utf-8")

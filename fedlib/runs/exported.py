@@ -63,11 +63,9 @@ def writing() -> Iterator[None]:
 def refusal(results: Sequence[Result]) -> str:
     """Return why runs that come from uncommitted code are not exported, which, and what to do."""
     lines = [f"  {r.experiment.key}: {r.experiment}\n" for r in results[:MOST_NAMED]]
-    return (
-        f"{len(results)} runs are not exported: they, or stages before them, were trained by "
-        f"uncommitted code:\n{''.join(lines)}Commit it, move these runs out of {paths.runs()}, and "
-        "train them again."
-    )
+    why = "they, or stages before them, were trained by uncommitted code"
+    now = f"Commit it, move these runs out of {paths.runs()}, and train them again."
+    return f"{len(results)} runs are not exported: {why}:\n{''.join(lines)}{now}"
 
 
 def _table(key: str, result: Result) -> pa.Table:
