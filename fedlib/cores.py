@@ -94,13 +94,23 @@ def parallel_map(
         yield from _spread(timed, start, len(items), workers - 1)
 
 
+def in_order(fn: Callable[[Item], Found], items: Sequence[Item], kind: str) -> list[Found]:
+    """Return what ``parallel_map`` yields of each item, in their order."""
+    found = dict(parallel_map(fn, items, kind))
+    return [found[i] for i in range(len(items))]
+
+
 def _spread(
     fn: Callable[[int], tuple[int, Any]], start: int, end: int, copies: int
 ) -> Iterator[tuple[int, Any]]:
     """Yield what this process and its copies find, and raise the first error at the end."""
     fork, team = multiprocessing.get_context("fork"), list[tuple[Any, Connection]]()
-    work = partial(_work, fn, fork.Value("q", start), end)
     failed: dict[int, Exception] = {}
+    try:
+        work = partial(_work, fn, fork.Value("q", start), end)
+    except OSError:  # no file is left to this process
+        yield from map(fn, range(start, end))
+        return
     try:
         with suppress(OSError), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of a notebook's threads

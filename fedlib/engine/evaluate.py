@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.cores import parallel_map
+from fedlib.cores import in_order, parallel_map
 from fedlib.engine import costs
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.protocol import LOG_DENSITY, Algorithm, State, eval_view, train_view
@@ -60,8 +60,7 @@ def encode(
         with torch.no_grad():
             return algorithm.encode(fed.net, state.shared, table.inputs(some))
 
-    found = dict(parallel_map(encode_block, used.split(costs.BLOCK), "examples"))
-    parts = [found[i] for i in range(len(found))]
+    parts = in_order(encode_block, used.split(costs.BLOCK), "examples")
     return Encoded({n: torch.cat([p[n] for p in parts]) for n in parts[0]} if parts else {}, at)
 
 
@@ -94,10 +93,10 @@ def evaluate(
 
     most = partial(costs.predicted_together, fed, encoded.code)
     groups = [everyone[i] for i in costs.company(sizes[everyone], most)] if len(everyone) else []
-    found = dict(parallel_map(score, groups, "scores"))
-    for i, group in enumerate(groups):
-        hits[group], lost[group] = found[i][0]
-    gates = [found[i][1:] for i in range(len(groups)) if found[i][2].shape[-1]]
+    found = in_order(score, groups, "scores")
+    for group, (sums, *_) in zip(groups, found, strict=True):
+        hits[group], lost[group] = sums
+    gates = [(y, gate) for _, y, gate in found if gate.shape[-1]]
     gate = _by_label(gates, fed.classes) if gates else None
     with np.errstate(invalid="ignore", divide="ignore"):
         return Scores(hits.numpy() / sizes, lost.numpy() / sizes, gate)

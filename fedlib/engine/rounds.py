@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.cores import parallel_map
+from fedlib.cores import in_order, parallel_map
 from fedlib.engine import costs
 from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import accuracy
@@ -183,8 +183,7 @@ def clients_round(
     def end(some: slice) -> Sent:
         return _end(algorithm, received.part(some), trained.part(some), local, score)
 
-    found = dict(parallel_map(end, parts, "ends"))
-    ends = [found[i] for i in range(len(parts))]
+    ends = in_order(end, parts, "ends")
     if len(ends) == 1:
         return ends[0]
     fields = zip(*ends, strict=True)

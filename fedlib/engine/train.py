@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from fedlib.cores import parallel_map
+from fedlib.cores import in_order
 from fedlib.engine import costs
 from fedlib.engine.batches import Plan, precompute
 from fedlib.engine.evaluate import nll
@@ -80,8 +80,7 @@ def train_phase(
     def play(some: slice) -> tuple[Params, Tensor]:
         return train_together(algorithm, cohort.part(some), phase, plan.rows(some), moving)
 
-    found = dict(parallel_map(play, parts, f"phase {phase.loss} {phase.train}"))
-    ends = [found[i] for i in range(len(parts))]
+    ends = in_order(play, parts, f"phase {phase.loss} {phase.train}")
     after, loss = ends[0]
     if ends[1:]:
         after = {n: torch.cat([leaves[n] for leaves, _ in ends]) for n in moving}

@@ -1,5 +1,6 @@
 """One run on several cores: the same bits, errors as in a loop, and nothing left behind."""
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -257,9 +258,11 @@ def test_where_no_process_can_be_made_the_work_is_done_here(forks, monkeypatch):
     def refused():
         raise BlockingIOError("Resource temporarily unavailable")
 
-    monkeypatch.setattr(os, "fork", refused)
-    found = dict(on(3, lambda: [*parallel_map(doubled, range(9), "test")]))
-    assert {i: int(f["twice"]) for i, f in found.items()} == {i: 2 * i for i in range(9)}
+    for owner, name in ((os, "fork"), (multiprocessing.get_context("fork"), "Value")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, lambda *_: refused())
+            found = dict(on(3, lambda: [*parallel_map(doubled, range(9), "test")]))
+        assert {i: int(f["twice"]) for i, f in found.items()} == {i: 2 * i for i in range(9)}
 
 
 def test_an_interrupt_leaves_no_process(forks):

@@ -131,12 +131,12 @@ def test_who_is_alone_is_trained_and_scored_as_in_company(batch_size, monkeypatc
 def test_what_is_found_of_a_group_does_not_keep_what_it_was_found_in(algorithm, monkeypatch):
     room, kept = importlib.import_module("fedlib.engine.evaluate"), []
 
-    def parallel_map(work, parts, what):
-        for i, found in cores.parallel_map(work, parts, what):
-            kept.extend(found if what == "scores" else ())
-            yield i, found
+    def in_order(work, parts, what):
+        found = cores.in_order(work, parts, what)
+        kept.extend(t for of_group in found for t in of_group if what == "scores")
+        return found
 
-    monkeypatch.setattr(room, "parallel_map", parallel_map)
+    monkeypatch.setattr(room, "in_order", in_order)
     fed = make_federation((6,) * 4)
     room.evaluate(fed, algorithm, algorithm.init(fed, 0), fed.test)
     assert kept and all(t.untyped_storage().nbytes() == t.nbytes for t in kept)
