@@ -370,7 +370,7 @@ class Federation:
         """Return how many values the label, or a named side information, can take."""
         if condition == "label":
             return self.classes
-        one_of("side information", condition, self.train.side)
+        one_of("side information", condition, ("label", *self.train.side))
         return self.kinds.get(condition) or int(self.train.side[condition].max()) + 1
 
     def shares(self, condition: str) -> Tensor:

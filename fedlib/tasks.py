@@ -184,8 +184,9 @@ class Task:
     def check(self) -> None:
         datasets.require(self.dataset)
         if self.balanced and not (self.balanced > 0 and self._tests_apart):
-            need = "must be >= 0, and needs a test split of its own: MatchedHoldout(source='train')"
-            raise ValueError(f"Task.balanced {need}; got {self.balanced} with {self.held_out}")
+            need = ">= 0, with a test split for tests only: MatchedHoldout(source='train')"
+            got = f"got {self.balanced} with {self.held_out}"
+            raise ValueError(f"Task.balanced must be {need}; {got}")
 
     def build(
         self, seed: int, device: str | torch.device = "cpu", fitted: Fitted | None = None

@@ -86,7 +86,7 @@ class Mixture(LocalTraining):
         names = fed.net.init(torch_seed(seed, "model", 0)).keys()
         if first is None or {n.removeprefix(CLUSTERS) for n in first.shared} != names:
             raise ValueError(
-                "Mixture follows FedAvg, IFCA or Local after these: give it as `after`"
+                "Mixture follows FedAvg, IFCA or Local: give its experiment as `after`"
             )
         shared = used(first) if self.used_only else first.shared
         mine = self._specialists(fed, seed, first)

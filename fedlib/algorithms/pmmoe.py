@@ -87,8 +87,8 @@ class PMMoE(SecondStage):
         needed, there = self.of.leaves(fed, seed), first or State({}, {})
         sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}
         if lacking := [n for n, side in sides.items() if n not in side]:
-            of = f"{type(self.of).__name__}: give that as `after` (it lacks {', '.join(lacking)})"
-            raise ValueError(f"PMMoE mixes the private parts of a finished {of}")
+            of, names = type(self.of).__name__, ", ".join(lacking)
+            raise ValueError(f"PMMoE mixes {of}: give its experiment as `after` (it lacks {names})")
         mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
         shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
         pool = {POOL + n: t.clone() for n, t in select_prefix(mine, self.of.experts).items()}

@@ -154,7 +154,7 @@ def _recorded(
         record = Statistics({n: leaves[n] for n in statistics})
         value = loss(leaves, context, replace(batch, statistics=record))
         if needed and not record.used:
-            what = f"{type(algorithm).__name__} trains without this network's dropout and BatchNorm"
+            what = f"{type(algorithm).__name__} trains without dropout and BatchNorm of the network"
             raise ValueError(f"{what}: its loss has to hand on the batch, net(params, x, batch)")
         return value, record.after
 

@@ -162,8 +162,8 @@ def _trained(experiment: Experiment, how: How) -> Result:
             if failure := here.failure():
                 raise failure
             if experiment.changed:
-                why = "its code or data are others here than where it was asked for: restart that"
-                raise StoreError(f"run {experiment.key} is not trained: {why}")
+                why = "code or data are others in this process than where it was asked for"
+                raise StoreError(f"run {experiment.key} is not trained: {why}; restart that")
             cohort = 1 if how.debug else experiment.cohort  # one client is dealt to no copies
             with all_cores(pick_device(how.device), cohort):
                 fed = built(experiment, how.device)

@@ -103,7 +103,7 @@ def _probabilities(fed: Federation, model: nn.Module, features: Any, dataset: st
     x, like = torch.from_numpy(given), fed.test.x
     if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
         wanted = f"{like.dtype} [N, {', '.join(map(str, like.shape[1:]))}]"
-        raise ValueError(f"examples must be {wanted}, got {x.dtype} {[*x.shape]}")
+        raise ValueError(f"examples must be {wanted} as those known, got {x.dtype} {[*x.shape]}")
     none, scale = np.zeros(0, dtype=np.int64), (fed.test.scale, fed.test.shift)
     table = Table(x.to(fed.device), torch.zeros(len(x)), torch.zeros(0, 0), none, *scale)
     parts = torch.arange(len(x), device=fed.device).split(BLOCK)
