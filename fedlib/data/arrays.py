@@ -53,7 +53,7 @@ def add(
     if name in RECORDS:
         raise ValueError(f"{name!r} is the name of a dataset that is known already")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name.endswith("_sample"):
-        raise ValueError(f"name must be of small letters, digits, _, without _sample; got {name!r}")
+        raise ValueError(f"name must be small letters, digits and _, and no _sample; got {name!r}")
     given = {"train": train} if test is None else {"train": train, "test": test}
     splits = {split: checked(split, part, tokens) for split, part in given.items()}
     kinds = {n: (p.features.dtype.name, *p.features.shape[1:]) for n, p in splits.items()}
