@@ -104,7 +104,7 @@ def _of_section(
 
 def of_block(registry: Registry, block: Block) -> list[Planned]:
     """Return every run of a block of the campaign once, first stages first."""
-    every = [p for scale, part in block.parts for p in planned(registry, scale, [part])]
+    every = [p for scale, parts in block.parts.items() for p in planned(registry, scale, parts)]
     return [*{p.experiment: p for p in every}.values()]
 
 

@@ -191,16 +191,16 @@ class PublishedTable:
     family: Callable[[str], str] = lambda method: ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
-    """Runs that are trained and land together: parts of scales, as `companion.plan` reads them.
+    """Runs that are trained and land together: parts by scale, as `companion.plan` reads them.
 
     ``hours`` are the CPU hours that they were expected to take before the first of them ran.
     """
 
     number: int
     what: str
-    parts: tuple[tuple[str, str], ...]
+    parts: Mapping[str, Sequence[str]]
     hours: float
 
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 from companion import frames
 from companion.claims import Claim
-from companion.sections import Run, Section, federated, placed
+from companion.sections import Run, federated, placed
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
 from fedlib.algorithms.ifca import Explore
@@ -29,7 +29,6 @@ from papers.pm_moe.experiments import PrivateParts, at_home, local_round, stage
 from papers.scaled import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.specialists.experiments import MIXTURE
 
-KNOWN = pm_moe.known(("fashion_mnist",))  # 004's settings
 CLUSTERS, EPSILON = 3, 0.33  # of IFCA, at every scale
 CLUSTERED = "FedMix, clustered"
 BOTH_TRAINED = "Mixture, global expert trained"
@@ -140,7 +139,7 @@ def _second_stages(setting: PrivateParts, generalist: Experiment) -> dict[str, E
     }
 
 
-EVERY_METHOD = Section("every_method", KNOWN, _every_method)
+EVERY_METHOD = pm_moe.section("every_method", _every_method)
 
 OWN, WORST, ALL, NEW = "local test sets", "worst tenth", "global test set", "unseen client"
 

@@ -1,5 +1,6 @@
-"""The papers' numbers, with table and row, as data."""
+"""What lies beside this file as data: the papers' numbers, words, settings, and the campaign."""
 
+import tomllib
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -13,6 +14,11 @@ def words(name: str, *index: str) -> dict[Any, dict[str, str]]:
     with files("papers").joinpath(name).open("rb") as file:
         rows = pd.read_csv(file, dtype=str, keep_default_na=False).set_index([*index])
     return rows.to_dict("index")  # type: ignore[return-value]
+
+
+def tables(*name: str) -> dict[str, Any]:
+    """Return the tables of a TOML file in this folder, by the parts of its name."""
+    return tomllib.loads(files("papers").joinpath(*name).read_text("utf-8"))
 
 
 def published(paper: str = "", item: str = "") -> pd.DataFrame:

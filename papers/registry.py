@@ -8,12 +8,11 @@ from functools import partial
 import pandas as pd
 
 from companion.panels import Panel
-from companion.sections import PublishedTable, Registry, Section
+from companion.sections import Block, PublishedTable, Registry, Section
 from papers import comparison
 from papers.adaptive import analysis as adaptive
 from papers.adaptive import experiments as adaptive_runs
 from papers.adaptive.experiments import ADAPTIVE
-from papers.campaign import BLOCKS
 from papers.fedmix import analysis as fedmix
 from papers.fedmix import experiments as fedmix_runs
 from papers.fedmix.experiments import NEW_CLIENTS
@@ -21,7 +20,7 @@ from papers.pm_moe import analysis as pm_moe
 from papers.pm_moe import experiments as pm_moe_runs
 from papers.pm_moe import family
 from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
-from papers.published import floors, published
+from papers.published import floors, published, tables
 from papers.specialists import analysis as specialists
 from papers.specialists import experiments as specialists_runs
 from papers.specialists.experiments import FIRST_VERSION, SPECIALISTS
@@ -132,5 +131,5 @@ REGISTRY = Registry(
     why_not=why_not,
     floors=floors,
     floored={"001": "p", "002": "p", "003": "p", "004": "S"},
-    blocks=BLOCKS,
+    blocks=tuple(Block(n, **of) for n, of in enumerate(tables("campaign.toml")["blocks"], 1)),
 )

@@ -1,10 +1,10 @@
 """What the papers' runs share: three scales side by side, the quick one's digits, the floor."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from companion.sections import SCALES, Setting
+from companion.sections import SCALES, Run, Section, Setting
 from fedlib.algorithms import CommonestLabel
 from fedlib.engine import EarlyStop
 from fedlib.models import MLP, LeNet
@@ -12,11 +12,8 @@ from fedlib.optim import Optimizer
 from fedlib.partition import LocalHoldout, MatchedHoldout, Request
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
-from fedlib.values import value
-
-S = TypeVar("S", bound=Setting)
-Row = tuple[Any, ...]
-Known = Mapping[str, Mapping[str, Setting]]  # by scale and data set, as a section has it
+from fedlib.values import from_code, value
+from papers.published import tables
 
 # What several papers compare with, under one name.
 FEDAVG = "FedAvg"
@@ -29,6 +26,7 @@ FEW = MatchedHoldout(pool=200, validation=20, test=30)
 OWN_FIFTH = LocalHoldout(test=0.2, validation=0.1)
 OWN_TENTHS = LocalHoldout(test=0.1, validation=0.1)
 SMALL = LeNet(channels=(8, 8), hidden=(32,))
+BOTH = SCALES[1:]  # what is trained at the paper's own scale, too
 ONCE: dict[str, Any] = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}  # what trains at home
 
 
@@ -64,20 +62,46 @@ def scaled(scale: str, *three: Any) -> Any:
     return three[SCALES.index(scale)]
 
 
-def side_by_side(kind: type[S], names: Row, rows: Mapping[str, Row]) -> dict[str, dict[str, S]]:
-    """Return settings by scale, of which ``rows`` have each field at quick, standard and paper.
+def sections(
+    paper: str, kind: type[Setting], tasks: Mapping[str, Callable[..., Any]]
+) -> Callable[..., Section]:
+    """Return a function that makes a section of its name and plan, with settings from a table.
 
-    ``names`` are those of the data set at the three scales, None where it has no such scale.
+    Tables are those of ``settings.toml`` in the paper's folder. One has of each field the values at
+    the three scales, side by side; text is the code of a value. What it does not say is as in the
+    table that it is ``like``. ``data`` are the names of the data set, "" where it has no such
+    scale, ``task`` is one of the ``tasks``, and ``units`` the width of the one hidden layer that
+    quick tasks have: dense nets, with which a cohort trains in one program. The table of a section
+    names those that it is made of, each with what is otherwise there.
     """
-    return {
-        scale: {name: kind(**{field: row[i] for field, row in rows.items()})} if name else {}
-        for i, (scale, name) in enumerate(zip(SCALES, names, strict=True))
-    }
+    known = tables(paper, "settings.toml")
+
+    def rows(table: Mapping[str, Any]) -> dict[str, Any]:
+        return {**(rows(known[table["like"]]) if "like" in table else {}), **table}
+
+    def section(
+        name: str, plan: Callable[..., Sequence[Run]], beside: Sequence[str] = SCALES[1:2]
+    ) -> Section:
+        found: dict[str, dict[str, Setting]] = {scale: {} for scale in SCALES}
+        for like, changed in known["sections"][name].items():
+            each = rows({"like": like, **changed})
+            units, task = each.pop("units", 0), tasks[each.pop("task")]
+            for i, (scale, data) in enumerate(zip(SCALES, each.pop("data"), strict=True)):
+                if data:
+                    made = task(scale)
+                    made = replace(made, model=MLP((units,))) if units and not i else made
+                    numbers = {n: _value(row[i]) for n, row in each.items() if n != "like"}
+                    found[scale][data] = kind(task=made, **numbers)
+        return Section(name, found, plan, tuple(beside))
+
+    return section
 
 
-def merged(*known: Known) -> Known:
-    """Return the settings of several data sets."""
-    return {scale: {n: s for each in known for n, s in each[scale].items()} for scale in SCALES}
+def _value(cell: Any) -> Any:
+    """Return what a cell of a table of settings stands for."""
+    if isinstance(cell, list):
+        return tuple(part if isinstance(part, str) else _value(part) for part in cell)
+    return from_code(cell) if isinstance(cell, str) else cell
 
 
 def floor(task: Task) -> Experiment:

@@ -11,11 +11,10 @@ from typing import Any, Self
 
 import pandas as pd
 
-from companion.sections import SCALES, Run, Section, federated, placed, seeded
+from companion.sections import Run, federated, placed, seeded
 from fedlib import paths
 from fedlib.algorithms import IFCA, Local, Mixture
 from fedlib.algorithms.ifca import ClusterStop, Explore
-from fedlib.engine import EarlyStop
 from fedlib.models import Family, LeNet
 from fedlib.optim import Optimizer
 from fedlib.partition import (
@@ -40,18 +39,15 @@ from papers.scaled import (
     OWN_FIFTH,
     TUNED,
     AtHome,
-    Row,
     digits,
     floor,
     scaled,
-    side_by_side,
+    sections,
 )
 
 MIDDLE = LeNet(channels=(16, 32), hidden=(128,))
 # 003, Table 1: a cluster's model, a local expert and a gate; then FEMNIST's, rotated CIFAR-10's.
 CLUSTER = LeNet(channels=(128, 32), hidden=(1024,), dropout=0.8)
-OWN = LeNet(channels=(32, 256), hidden=(256,), dropout=0.76)
-GATE = LeNet(channels=(12, 12), hidden=(8,), dropout=0.78, channel_dropout=0.78)
 WRITER = LeNet(channels=(32, 64), hidden=(2048,))
 TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)
 
@@ -132,83 +128,6 @@ def femnist(scale: str) -> Task:
 
 
 TASKS = {f"003/{task.__name__}": task for task in (cifar10, rotated_cifar10, femnist)}
-
-
-def _adamw(lr: float, decay: float = 0.0) -> Optimizer:
-    return Optimizer("adamw", lr=lr, weight_decay=decay)
-
-
-def _sgd(lr: float, decay: float = 0.0) -> Optimizer:
-    return Optimizer("sgd", lr=lr, weight_decay=decay)
-
-
-# The paper's gate moves a weight by at most about 0.03 in its 200 epochs of 50 steps, those of the
-# smaller scales by about as much in theirs.
-# fmt: off
-_EACH: dict[str, Row] = {
-    #                   quick                  standard                     paper
-    "seeds":          (3,                     5,                           6),
-    "evaluate_every": (5,                     15,                          10),
-    "batch_size":     (20,                    25,                          10),
-    "local_epochs":   (3,                     3,                           3),
-    "js":             ((1, 2, 3, 4, 6),       (1, 2, 3, 6),                (1, 2, 3, 6, 9)),
-    "eps":            ((0.0, 0.33),           (0.0, 0.1, 0.33),            (0.0, 0.1, 0.33)),
-    "cluster":        (_sgd(0.2),             _sgd(0.05, 1.1e-3),          _sgd(5.86e-3, 1.10e-3)),
-    "local":          (_adamw(5e-3),          _adamw(1e-3, 9.89e-3),      _adamw(2.69e-4, 9.89e-3)),
-    "gate":           (_adamw(2e-4),          _adamw(3e-4, 6.88e-4),       _adamw(3e-6, 6.88e-4)),
-    "tuned":          (_adamw(5e-3),          _adamw(3e-4),                _adamw(1e-4)),
-    "chooser":        (None,                  LeNet((2, 4), (8,)),         GATE),
-    "most":           (40,                    12,                          200),
-    "stop":           (EarlyStop(patience=2), EarlyStop(2, 2),             EarlyStop(5, 10)),
-    "eager":          (100.0,                 10.0,                        300.0),
-}
-# Half of the clients in a round: with a tenth, six clusters have a client each, and nothing is
-# averaged. On validation examples of seed 100, p = 0.2, six explored clusters rise to 0.554 in 20
-# rounds, one to 0.561. Gates have 16 epochs of 20 steps.
-_CIFAR10: dict[str, Row] = {
-    **_EACH,
-    "task":           (*map(cifar10, SCALES),),
-    "rounds":         (30,                    24,                          500),
-    "seeds":          (3,                     3,                           6),
-    "cohort":         (5,                     25,                          0.1),
-    "evaluate_every": (5,                     6,                           10),
-    "gate":           (_adamw(2e-4),          _adamw(1e-4, 6.88e-4),       _adamw(3e-6, 6.88e-4)),
-    "own":            (None,                  None,                        OWN),
-    "most":           (40,                    16,                          200),
-    "eager":          (100.0,                 30.0,                        300.0),
-    "ps":             ((0.2, 0.4, 0.6, 0.8, 1.0),) * 3,
-    "whole":          ((0.6,),                (0.6,),                      ()),
-    "converged":      (ClusterStop(2, 2),     ClusterStop(2, 3),           ClusterStop(10, 10)),
-    "cohorts":        ((2, 3, 5, 10),         (5, 10, 25),                 (0.1, 0.2, 0.5)),
-}
-# Table 2 at the standard scale: the most clusters, explored and not.
-TABLE_2 = side_by_side(Adaptive, ("digits", "cifar10", "cifar10"), {
-    **_CIFAR10,
-    "js":             (_EACH["js"][0],        (6,),                        _EACH["js"][2]),
-    "eps":            (_EACH["eps"][0],       (0.0, 0.33),                 _EACH["eps"][2]),
-    "whole":          ((0.6,),                (),                          ()),
-})
-# What else is asked of these clusters takes a card.
-CIFAR10 = side_by_side(Adaptive, ("digits", None, "cifar10"), _CIFAR10)
-ROTATED = side_by_side(Adaptive, ("rotated_digits", "rotated_cifar10", "rotated_cifar10"), {
-    **_EACH,
-    "task":           (*map(rotated_cifar10, SCALES),),
-    "rounds":         (30,                    30,                          600),
-    "cohort":         (5,                     5,                           0.1),
-    "batch_size":     (20,                    25,                          50),
-    "local_epochs":   (3,                     3,                           5),
-    "eps":            ((0.0, 0.33),           (0.0, 0.1, 0.33),            (0.0, 0.1, 0.82)),
-})
-WRITERS = side_by_side(Adaptive, ("uneven_digits", "writers", "writers"), {
-    **_EACH,
-    "task":           (*map(femnist, SCALES),),
-    "rounds":         (30,                    30,                          4000),
-    "seeds":          (3,                     11,                          6),
-    "cohort":         (5,                     5,                           0.03),
-    "js":             ((1, 3),                (1, 3),                      (1, 2, 3, 6, 9)),
-    "eps":            ((0.0, 0.33),           (0.0, 0.33),                 (0.0, 0.0615, 0.33)),
-})
-# fmt: on
 
 
 BEST, MOE, ALL_EQUAL = "IFCA", "MoE", "Ensemble"
@@ -361,12 +280,13 @@ def _options(setting: Adaptive, dataset: str) -> list[Run]:
     return [*ends, *placed(others)]
 
 
-ADAPTIVE = Section("adaptive", TABLE_2, _by_fraction)
-ADAPTIVE_PARTICIPATION = Section("adaptive_participation", CIFAR10, _participation)
-ADAPTIVE_ROTATED = Section("adaptive_rotated", ROTATED, _by_orientation)
-ADAPTIVE_WRITERS = Section("adaptive_writers", WRITERS, _compared)
-ADAPTIVE_RELEASED = Section("adaptive_released", CIFAR10, _as_released)
-ADAPTIVE_OPTIONS = Section("adaptive_options", CIFAR10, _options)
+section = sections("adaptive", Adaptive, TASKS)
+ADAPTIVE = section("adaptive", _by_fraction)
+ADAPTIVE_PARTICIPATION = section("adaptive_participation", _participation)
+ADAPTIVE_ROTATED = section("adaptive_rotated", _by_orientation)
+ADAPTIVE_WRITERS = section("adaptive_writers", _compared)
+ADAPTIVE_RELEASED = section("adaptive_released", _as_released)
+ADAPTIVE_OPTIONS = section("adaptive_options", _options)
 
 # The stages in which 003 tunes, each after the last (sec. 4.4): local experts, cluster model, gate
 # and exploration; and which optimiser and network the first three change.

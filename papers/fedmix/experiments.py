@@ -6,10 +6,10 @@ rounds and a smaller model, ``paper`` is the paper's own setting.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
-from companion.sections import SCALES, Run, Section, Setting, federated, placed
+from companion.sections import Run, Setting, federated, placed
 from fedlib import algorithms, data
 from fedlib import partition as parts
 from fedlib.algorithms import (
@@ -39,7 +39,7 @@ from fedlib.runs import Experiment, initial_state, run_with_state
 from fedlib.tasks import Task
 from fedlib.values import value, within
 from papers import fedmix as names
-from papers.scaled import FEW, ONCE, OWN_FIFTH, OWN_TENTHS, SMALL, Row, merged, scaled, side_by_side
+from papers.scaled import BOTH, FEW, ONCE, OWN_FIFTH, OWN_TENTHS, SMALL, scaled, sections
 
 
 @value
@@ -335,110 +335,13 @@ def overheard(experiment: Experiment) -> tuple[Any, ...]:
     return report.messages["phi"].double().numpy(), q, *of, fed.class_names
 
 
-def _dense(task: Any, width: int = 64) -> Row:
-    """Return a task at the three scales; quick ones train a cohort in one program."""
-    return replace(task("quick"), model=MLP((width,))), task("standard"), task("paper")
-
-
-_sides = partial(side_by_side, Mixtures)
-_CIFAR: Row = ("digits", "cifar10", "cifar10")
-# fmt: off
-_USUAL: dict[str, Row] = {
-    #                  quick     standard   paper
-    "rounds":         (120,      300,       2000),
-    "cohort":         (5,        10,        10),
-    "batch_size":     (20,       64,        64),
-    "server_rate":    (5e-3,     1e-3,      1e-3),
-    "phi_rate":       (0.05,     0.03,      1e-3),
-    "evaluate_every": (10,       20,        20),
-}
-_CIFAR10: dict[str, Row] = {
-    **_USUAL,
-    # Six units are too few for ten digits, and enough for the two or three of one expert.
-    "task":           _dense(cifar10, 6),
-    "epochs":         (12,       5,         5),
-}
-_FASHION: dict[str, Row] = {
-    **_CIFAR10,
-    "task":           (*map(fashion_mnist, SCALES),),
-    "rounds":         (None,     200,       2000),
-    "seeds":          (None,     3,         3),
-    "costly":         (None,     ((names.ORIGINAL, 1),), ()),
-}
-_CIFAR100: dict[str, Row] = {
-    **_USUAL,
-    "task":           (*map(cifar100, SCALES),),
-    "rounds":         (None,     120,       2000),
-    "seeds":          (None,     5,         3),
-    "batch_size":     (None,     20,        20),
-    "server_rate":    (None,     3e-3,      1e-3),
-}
-_FEMNIST: dict[str, Row] = {
-    **_CIFAR100,
-    "task":           (*map(femnist, SCALES),),
-    "rounds":         (None,     150,       4000),
-}
-# A round costs what its experts cost: K = 10 and 16 would take a CPU as long as six and a half of
-# the others, K = 4.
-_ABLATION_SIDES = _sides(_CIFAR, {
-    **_CIFAR10,
-    "costly":         ((),       ((names.TEN, 0), (names.with_experts(16), 0)), ()),
-})
-# What three seeds leave open is asked of FedMix alone. Seven, which three asked for, left it open
-# too, so fifteen were run: `papers.fedmix.claims.LOOKS`.
-_HEARD = {**_CIFAR10, "seeds": (3, 15, 3), "costly": ((), tuple((m, 3) for m in _LONG[:2]), ())}
-_LONG_SIDES = _sides(_CIFAR, {
-    **_CIFAR10,
-    "rounds":         (120,      2000,      2000),
-    "phi_rate":       (0.05,     1e-3,      1e-3),
-    "evaluate_every": (10,       50,        20),
-})
-_ROTATED: dict[str, Row] = {
-    **_USUAL,
-    "task":           _dense(rotated_mnist),
-    "rounds":         (150,      150,       2000),
-    "seeds":          (3,        5,         3),
-    "server_rate":    (1e-2,     5e-3,      1e-3),
-    "phi_rate":       (0.05,     0.1,       1e-3),
-    "evaluate_every": (15,       10,        20),
-}
-# Ten rounds at the paper's rate would move no weight of the digits' network by more than 0.01; at
-# the standard scale 450 examples per client and not 2,500 take more and larger steps a round.
-_PERMUTED_SIDES = _sides(("permuted_digits", "permuted_cifar10", "permuted_cifar10"), {
-    "task":           _dense(permuted_cifar10),
-    "rounds":         (20,       15,        50),
-    "seeds":          (3,        5,         3),
-    "cohort":         (1.0,      1.0,       1.0),
-    "batch_size":     (20,       20,        64),
-    "server_rate":    (1e-2,     1e-2,      1e-3),
-    "evaluate_every": (2,        1,         1),
-    "local_epochs":   (3,        3,         3),
-    "costly":         (((names.SLOWER, 0),), (), ()),
-})
-# An auto-encoder per client takes a CPU longer than all else.
-_NEW_CLIENTS_SIDES = _sides(tuple(VAE), {
-    **_USUAL,
-    "task":           (*map(two_class_mnist, SCALES),),
-    "rounds":         (100,      200,       600),
-    "seeds":          (3,        5,         5),
-    "server_rate":    (5e-3,     3e-3,      1e-3),
-    "costly":         ((), ((names.DENSITIES, 1),), ((names.DENSITIES, 0),)),
-})
-# fmt: on
-
-_TEN = _sides(_CIFAR, _CIFAR10)
-_CLOTHES = _sides((None, "fashion_mnist", "fashion_mnist"), _FASHION)
-_COARSE = _sides((None, "cifar100", "cifar100"), _CIFAR100)
-_WRITERS = _sides((None, "femnist", "femnist"), _FEMNIST)
-_TURNED = _sides((names.TURNED,) * 3, _ROTATED)
-_BOTH = _sides((names.TURNED_AND_SKEWED,) * 3, {**_ROTATED, "task": _dense(rotated_skewed_mnist)})
-
-LABEL_SKEW = Section("label_skew", merged(_TEN, _CLOTHES), _label_skew)
-COMMUNICATION = Section("communication", merged(_TEN, _COARSE, _WRITERS), _communication)
-ABLATION = Section("ablation", _ABLATION_SIDES, _ablation)
+section = sections("fedmix", Mixtures, TASKS)
+LABEL_SKEW = section("label_skew", _label_skew)
+COMMUNICATION = section("communication", _communication)
+ABLATION = section("ablation", _ablation)
 # Fig. 1, 3, 4, 13 and 14 at the paper's time scale: as many rounds, at the paper's rates.
-LONG = Section("long", _LONG_SIDES, _of(*_LONG))
-ROTATED = Section("rotated", merged(_TURNED, _BOTH), _of(*FIG_5))
-PERMUTED = Section("permuted", _PERMUTED_SIDES, _permuted)
-NEW_CLIENTS = Section("new_clients", _NEW_CLIENTS_SIDES, _new_clients, beside=("standard", "paper"))
-PRIVACY = Section("privacy", _sides(_CIFAR, _HEARD), _privacy)
+LONG = section("long", _of(*_LONG))
+ROTATED = section("rotated", _of(*FIG_5))
+PERMUTED = section("permuted", _permuted)
+NEW_CLIENTS = section("new_clients", _new_clients, BOTH)
+PRIVACY = section("privacy", _privacy)

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import torch
 
-from companion.sections import SCALES, Run, Section, Setting, federated, placed
+from companion.sections import Run, Setting, federated, placed
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
 from fedlib.federation import Federation
@@ -19,7 +19,7 @@ from fedlib.runs import Experiment, rounds, run_with_state
 from fedlib.tasks import Task
 from fedlib.values import value, within
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
-from papers.scaled import MAJORITY, ONCE, Row, digits, floor, scaled
+from papers.scaled import MAJORITY, ONCE, digits, floor, scaled, sections
 
 # Named settings, and what `python -m papers` says of them.
 DATASETS = {
@@ -101,62 +101,6 @@ class PrivateParts(Setting):
     def shared(self) -> float:
         """The ratio of every class that is shared equally."""
         return float(self.task.partition.shared)  # type: ignore[attr-defined]
-
-
-# Larger rates than the paper's for fewer rounds. SCAFFOLD's at the standard scale was chosen by
-# validation accuracy on CIFAR-10, S = 0, seed 100, after 15 rounds: 0.163 with 0.005, 0.193 with
-# 0.01, 0.229 with 0.02; it diverges with 0.05. FedGH diverges on Fashion-MNIST with its server at 1
-# (S = 0, seed 0, round 37). On seed 100 its validation accuracy after 40 rounds and the largest
-# mean nll after 5 rounds or more are 0.755 and 14.5 with 1, also 0.804 and 15.4 with clients at
-# 0.02, 0.815 and 24.4 with clients at 0.01, but 0.877 and 5.3 with the server at 0.1. phi_rate is
-# that of FedMix beside the others, of which 004 knows nothing: on Fashion-MNIST, seed 100, the
-# entropy of q(z|y) is 1.06 of 1.39 nats after 12 rounds with 2.0; with 10.0 it is 0.07 after 8,
-# before experts know anything.
-# fmt: off
-_NUMBERS: dict[str, Row] = {
-    #                quick         standard               paper
-    "rounds":       (20,           40,                    2000),
-    "batch_size":   (10,           10,                    10),
-    "evaluate_every": (3,          5,                     10),
-    "rate":         (0.1,          0.05,                  0.005),
-    "rates":        ((),           (("SCAFFOLD", 0.02),), ()),
-    "apart":        (0.1,          1.0,                   1.0),
-    "kappa":        (1.0,          5.0,                   50.0),
-    "header_rate":  (1.0,          0.1,                   1.0),
-    "fitted":       (20,           50,                    1000),
-    "generator":    (32,           512,                   512),
-    "tuned":        (10,           10,                    50),
-    "gated":        (5,            20,                    50),
-    "studied":      (("FedPer",),  ("FedPer",),           ("FedPer", "LG-FedAvg", "DBE")),
-    "tops":         ((2, 5, 10),   (2, 4, 8, 10, 16, 20), (2, 4, 8, 10, 16, 20)),
-    "gate_epochs":  ((2, 5, 10),   (10, 20, 40, 80),      (50, 100, 200, 300, 400)),
-    "phi_rate":     (10.0,         2.0,                   1.0),
-}
-_OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
-    ("standard", "fashion_mnist"): {"seeds": 5},
-    ("standard", "cifar10"): {"rounds": 60, "evaluate_every": 6},
-    ("paper", "ag_news"): {"kappa": 0.1, "near": 1e-4, "decay": 0.0},
-}
-# fmt: on
-
-
-def known(
-    standard: Sequence[str], paper: Sequence[str] = tuple(DATASETS), **changed: Any
-) -> dict[str, dict[str, PrivateParts]]:
-    """Return the settings by scale of some data sets; the quick scale has digits.
-
-    ``changed`` are fields of one section's own.
-    """
-    names = dict(zip(SCALES, (("digits",), standard, paper), strict=True))
-    return {
-        scale: {name: _setting(scale, name, **changed) for name in names[scale]} for scale in SCALES
-    }
-
-
-def _setting(scale: str, dataset: str, **changed: Any) -> PrivateParts:
-    numbers = {name: each[SCALES.index(scale)] for name, each in _NUMBERS.items()}
-    numbers["task"] = task("mnist" if dataset == "digits" else dataset, scale)
-    return PrivateParts(**{**numbers, **_OTHERWISE.get((scale, dataset), {}), **changed})
 
 
 def _named(dataset: str, about: str) -> Callable[..., Task | None]:
@@ -321,8 +265,7 @@ def _choices(setting: PrivateParts) -> list[tuple[dict[str, Any], dict[str, Any]
     ]
 
 
-_KNOWN = known(("mnist", "fashion_mnist", "cifar10"))
-FOURTEEN = Section("fourteen", _KNOWN, _each_ratio(lambda setting: placed(first_stages(setting))))
-PRIVATE_PARTS = Section("private_parts", _KNOWN, _each_ratio(_mixtures))
-_STUDIED = known(("fashion_mnist",), ("cifar10",), seeds=3)
-GATES = Section("gates", _STUDIED, _each_ratio(_study))
+section = sections("pm_moe", PrivateParts, TASKS)
+FOURTEEN = section("fourteen", _each_ratio(lambda setting: placed(first_stages(setting))))
+PRIVATE_PARTS = section("private_parts", _each_ratio(_mixtures))
+GATES = section("gates", _each_ratio(_study))

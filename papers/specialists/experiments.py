@@ -7,9 +7,8 @@ from dataclasses import KW_ONLY, replace
 from itertools import product
 from typing import Any, Self
 
-from companion.sections import SCALES, Run, Section, federated, placed
+from companion.sections import Run, federated, placed
 from fedlib.algorithms import CommonestLabel, FedAvg, LastClient, Local, Mixture
-from fedlib.engine import EarlyStop
 from fedlib.models import MLP, BiLSTM, Family, LeNet
 from fedlib.optim import adam
 from fedlib.partition import (
@@ -24,25 +23,18 @@ from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
 from papers.scaled import (
+    BOTH,
     FEDAVG,
     LOCAL,
     MAJORITY,
     ONCE,
     TUNED,
     AtHome,
-    Row,
     digits,
-    merged,
     scaled,
-    side_by_side,
+    sections,
 )
 
-TENTHS = tuple(i / 10 for i in range(2, 11))
-TABLE = (0.3, 0.6, 0.7, 0.8, 1.0)  # 001, Table 1
-NEWS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # 001, Table 1e
-ALPHAS = (0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
-RATES = (1e-7, 5e-7, 1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3)  # 001, sec. 4
-MORE_RATES = (*RATES[:-1], 3e-3, RATES[-1])  # fewer rounds need larger ones
 # Local tests mirror a client's classes, at most half of its examples from each.
 HELD = MatchedHoldout(pool=5000, validation=200, test=500)
 
@@ -138,115 +130,6 @@ TASKS = {
     "002/cifar10": first_cifar10,
     "002/cifar100": first_cifar100,
 }
-
-# A twelfth of the paper's rounds, in batches twice as large, and a tenth of its epochs need rates
-# that are 20 times larger to get as far.
-# fmt: off
-_CIFAR10: dict[str, Row] = {
-    #                   quick                   standard                     paper
-    "task":           (*map(cifar10, SCALES),),
-    "rounds":         (30,                     100,                         1250),
-    "seeds":          (3,                      3,                           4),
-    "cohort":         (5,                      5,                           5),
-    "batch_size":     (20,                     20,                          10),
-    "local_epochs":   (3,                      3,                           3),
-    "evaluate_every": (5,                      20,                          50),
-    "federated":      (5e-3,                   1e-3,                        5e-5),
-    "personal":       (2e-3,                   2e-4,                        1e-5),
-    "most":           (40,                     50,                          500),
-    "stop":           (EarlyStop(patience=2),  EarlyStop(5, 3, 0.01),       EarlyStop(5, 10, 0.01)),
-    "tested":         (20,                     10,                          20),
-    "balanced":       (100,                    1000,                        1000),
-    "ps":             (TENTHS[::2],            (0.2, *TABLE),               TABLE),
-    "qs":             ((0.5, 0.75, 0.9),       (0.5, 0.9, 0.95),            (0.5, 0.9, 0.95)),
-    "opted_ps":       ((0.2, 0.6, 1.0),        (0.2, 1.0),                  TENTHS),
-    "alphas":         (ALPHAS[:-1],            ALPHAS,                      ALPHAS),
-    "swept_ps":       ((0.2, 1.0),             (0.2, 0.6, 1.0),             TENTHS),
-    "rates":          ((1e-4, 3e-4, 1e-3, 3e-3, 1e-2), MORE_RATES,          RATES),
-    "released_ps":    ((1.0,),                 (0.8,),                      (0.3, 0.6, 0.8, 1.0)),
-}
-_FASHION: dict[str, Row] = {
-    **_CIFAR10,
-    "task":           (*map(fashion_mnist, SCALES),),
-    "ps":             (None,                   TABLE,                       TABLE),
-    "swept_ps":       (None,                   (0.3, 0.6, 1.0),             TENTHS),
-    "released_ps":    (None,                   TABLE,                       (0.3, 0.6, 0.8, 1.0)),
-}
-_AG_NEWS: dict[str, Row] = {
-    **_CIFAR10,
-    "task":           (*map(ag_news, SCALES),),
-    "rounds":         (None,                   60,                          1250),
-    "cohort":         (None,                   5,                           50),
-    "federated":      (None,                   5e-3,                        5e-4),
-    "personal":       (None,                   5e-4,                        1e-6),
-    "most":           (None,                   20,                          500),
-    "ps":             (None,                   NEWS,                        NEWS),
-    "swept_ps":       (None,                   (0.5, 0.8, 1.0),             NEWS),
-}
-# 002: every client takes part in every one of few rounds.
-_FIRST_CIFAR10: dict[str, Row] = {
-    **_CIFAR10,
-    "task":           (*map(first_cifar10, SCALES),),
-    "rounds":         (45,                     45,                          45),
-    "seeds":          (3,                      9,                           12),
-    "cohort":         (1.0,                    1.0,                         1.0),
-    "evaluate_every": (5,                      5,                           5),
-    "federated":      (5e-3,                   5e-4,                        1e-4),
-    "personal":       (5e-3,                   5e-4,                        1e-4),
-    "most":           (40,                     60,                          100),
-    "stop":           (EarlyStop(patience=2),  EarlyStop(patience=4),       EarlyStop()),
-    "qs":             ((0.0,),                 (0.0, 0.9),                  (0.0,)),
-    "opted_ps":       (TENTHS[::2],            (0.2, 0.8, 1.0),             (0.2, 0.8, 0.9, 1.0)),
-}
-_FIRST_CIFAR100: dict[str, Row] = {
-    **_FIRST_CIFAR10,
-    "task":           (*map(first_cifar100, SCALES),),
-    "rounds":         (None,                   20,                          45),
-    "seeds":          (None,                   5,                           3),
-    "qs":             (None,                   (0.0,),                      (0.0,)),
-    "opted_ps":       (None,                   TENTHS[::2],                 TENTHS),
-}
-# fmt: on
-
-
-def _sides(names: Row, rows: dict[str, Row], **changed: Any) -> dict[str, dict[str, Stages]]:
-    """Return the settings of a data set; ``changed`` are fields of one section's own."""
-    return side_by_side(Stages, names, {**rows, **changed})
-
-
-_DIGITS, _CLOTHES = ("digits", "cifar10", "cifar10"), (None, "fashion_mnist", "fashion_mnist")
-_PAPER_ONLY = (None, None, "fashion_mnist")
-CIFAR10 = _sides(_DIGITS, _CIFAR10)
-FASHION = _sides(_CLOTHES, _FASHION)
-FIRST = merged(
-    _sides(_DIGITS, _FIRST_CIFAR10),
-    _sides((None, "cifar100", "cifar100"), _FIRST_CIFAR100),
-)
-# Seeds, and what is left out, are fixed before a section's runs: `papers.campaign`.
-# Where the standard scale has many, docs/READINGS.md says when they were planned.
-_THREE, _FIVE = (3, 3, 5), (3, 5, 4)
-TABLE_1 = merged(
-    _sides(_DIGITS, _CIFAR10, seeds=_THREE),
-    _sides(_CLOTHES, _FASHION, seeds=(None, 6, 6)),
-    _sides((None, "ag_news", "ag_news"), _AG_NEWS, seeds=(None, 9, 4)),
-)
-RATED = merged(
-    _sides(
-        _DIGITS,
-        _CIFAR10,
-        swept_ps=(*_CIFAR10["swept_ps"][:1], (0.2, 1.0), TENTHS),
-        rates=(*_CIFAR10["rates"][:1], (1e-4, 1e-3, 3e-3), RATES),
-    ),
-    _sides(_PAPER_ONLY, _FASHION),
-    _sides((None, None, "ag_news"), _AG_NEWS),
-)
-BY_ALPHA = merged(
-    _sides(_DIGITS, _CIFAR10, seeds=_FIVE), _sides(_CLOTHES, _FASHION, seeds=(None, 3, 4))
-)
-RELEASED = merged(
-    _sides(_DIGITS, _CIFAR10, seeds=_THREE), _sides(_PAPER_ONLY, _FASHION, seeds=(None, None, 3))
-)
-OPTED = _sides(_DIGITS, _CIFAR10, seeds=(3, 9, 4))
 
 MIXTURE = "Mixture"
 SMALL = f"{MIXTURE}, small specialist and gate"
@@ -395,12 +278,11 @@ def _first_version(setting: Stages, dataset: str) -> list[Run]:
     return runs
 
 
-# Some of these are trained at the paper's own scale, too.
-_BOTH = ("standard", "paper")
-SPECIALISTS = Section("specialists", TABLE_1, _by_fraction, _BOTH)
-RATE_SWEEP = Section("specialists_rates", RATED, _by_rate)
-DIRICHLET = Section("specialists_dirichlet", BY_ALPHA, _by_alpha)
-ARCHITECTURES = Section("architectures", CIFAR10, _architectures)
-AS_RELEASED = Section("as_released", RELEASED, _as_released, _BOTH)
-OPT_OUT = Section("opt_out", OPTED, _opting_out)
-FIRST_VERSION = Section("first_version", FIRST, _first_version, _BOTH)
+section = sections("specialists", Stages, TASKS)
+SPECIALISTS = section("specialists", _by_fraction, BOTH)
+RATE_SWEEP = section("specialists_rates", _by_rate)
+DIRICHLET = section("specialists_dirichlet", _by_alpha)
+ARCHITECTURES = section("architectures", _architectures)
+AS_RELEASED = section("as_released", _as_released, BOTH)
+OPT_OUT = section("opt_out", _opting_out)
+FIRST_VERSION = section("first_version", _first_version, BOTH)

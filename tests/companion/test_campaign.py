@@ -72,7 +72,7 @@ def test_an_unknown_part_is_named(part, said):
 
 def test_what_the_campaign_trains_is_shown_beside_the_quick_scale():
     for block in REGISTRY.blocks:
-        for scale, part in block.parts:
+        for scale, part in ((scale, p) for scale, parts in block.parts.items() for p in parts):
             assert scale in REGISTRY.sections[re.split("[:/]", part)[0]].beside, part
 
 
@@ -113,7 +113,8 @@ SEEDS = {
 @pytest.mark.slow
 def test_the_campaign_has_the_seeds_that_were_fixed_before_it():
     for block in REGISTRY.blocks:
-        for (scale, part), seeds in zip(block.parts, SEEDS[block.number], strict=True):
+        parts = [(scale, part) for scale, parts in block.parts.items() for part in parts]
+        for (scale, part), seeds in zip(parts, SEEDS[block.number], strict=True):
             found = {}
             for p in planned(REGISTRY, scale, [part]):
                 found.setdefault(p.dataset, set()).add(p.experiment.seed)
@@ -139,7 +140,7 @@ def test_the_standard_scale_plans_what_is_stored_and_the_campaign(monkeypatch):
 
 
 def test_the_blocks_are_listed_with_what_is_done(monkeypatch, capsys):
-    block = Block(1, "a first look", (("quick", "label_skew@1"),), 0.5)
+    block = Block(1, "a first look", {"quick": ["label_skew@1"]}, 0.5)
     monkeypatch.setattr("papers.__main__.REGISTRY", replace(REGISTRY, blocks=(block,)))
     assert main(["blocks"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split()[-4:] == ["6", "0", "0.00", "0.50"]
