@@ -12,14 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
-from fedlib.metrics.intervals import (
-    LEAST_SEEDS,
-    LEVEL,
-    Limits,
-    Numbers,
-    angle,
-    moments,
-)
+from fedlib.metrics.intervals import LEAST_SEEDS, LEVEL, Limits, Numbers, angle, moments
 
 POWER = 0.80
 MOST_SEEDS = 1000

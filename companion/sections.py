@@ -208,17 +208,16 @@ class Block:
 class Registry:
     """Everything that the companion plans, trains, keeps and judges.
 
-    ``sections`` by name; ``published()``, every published number with its ``row``, and in
-    ``repeats`` the earlier row of the same number (-1 for none); ``why_not()``, by row why a number
-    is compared with no run ("" where it is); ``floors()``, what a client's commonest label is worth
-    on a paper's partitions (paper, dataset, at, floor), and in ``floored`` by paper the column that
-    ``at`` is; ``blocks`` of the campaign, in their order.
+    ``sections`` by name; ``published()``, every published number with its ``row``, in ``repeats``
+    the earlier row of the same number (-1 for none), and in ``why_not`` why it is compared with no
+    run ("" where it is); ``floors()``, what a client's commonest label is worth on a paper's
+    partitions (paper, dataset, at, floor), and in ``floored`` by paper the column that ``at`` is;
+    ``blocks`` of the campaign, in their order.
     """
 
     sections: Mapping[str, Section]
     tables: tuple[PublishedTable, ...]
     published: Callable[[], pd.DataFrame]
-    why_not: Callable[[], pd.Series]
     floors: Callable[[], pd.DataFrame]
     floored: Mapping[str, str]
     blocks: tuple[Block, ...] = ()

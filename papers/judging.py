@@ -1,6 +1,7 @@
 """How claims of the papers are judged: what they say, numbers by seed, rules, and the floor."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pandas as pd
@@ -48,6 +49,40 @@ def _judged(
     floor = getattr(a, "floor", None) or None
     about |= {} if unit is None else {"unit": unit}  # an index in [0, 1] has no points
     return judge(claim, place, a, b, rule, here=here, floor=floor, looks=looks, **about)
+
+
+def asked(paper: str, of: str) -> list[dict[str, str]]:
+    """Return what is compared of a figure, or of some runs: rows of ``papers/compared.csv``."""
+    every = table_of("compared.csv").values()
+    return [row for row in every if (row["paper"], row["of"]) == (paper, of)]
+
+
+def compared(
+    paper: str, rows: Iterable[Mapping[str, str]], at: Mapping[str, Callable[..., Any]], /,
+    **words: Any,
+) -> list[Claim]:  # fmt: skip
+    """Test rows of ``papers/compared.csv``: what one method has beside what another one has.
+
+    ``at`` are functions by what is compared, of a method and of where it stands. A side is both of
+    them, "IFCA; p=high; eps=0", or a bound; a place is a number, or one of the ``words``, which
+    with those of the row and both sides fill the open words of a claim.
+    """
+
+    def side(row: Mapping[str, str], name: str) -> Any:
+        method, *places = row[name].split("; ")
+        with suppress(ValueError):
+            return float(method)
+        where = (place.split("=") for place in places)
+        stands = {key: words[of] if of in words else float(of) for key, of in where}
+        return at[row["what"]](method, **stands)
+
+    tested = []
+    for row in rows:
+        given = {"a": row["a"], "b": row["b"], **words}
+        given |= dict(word.split("=") for word in row["words"].split("; ") if word)
+        sides = side(row, "a"), row["rule"], side(row, "b")
+        tested.append((row["name"].format(**given), *sides, given))
+    return judged(paper, tested)
 
 
 def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[Claim]:

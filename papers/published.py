@@ -10,10 +10,11 @@ import pandas as pd
 
 @cache
 def words(name: str, *index: str) -> dict[Any, dict[str, str]]:
-    """Return a table of words that lies beside this file: its rows by one column or several."""
+    """Return a table of words that lies beside this file: its rows by columns, or by number."""
     with files("papers").joinpath(name).open("rb") as file:
-        rows = pd.read_csv(file, dtype=str, keep_default_na=False).set_index([*index])
-    return rows.to_dict("index")  # type: ignore[return-value]
+        rows = pd.read_csv(file, dtype=str, keep_default_na=False)
+    by = rows.set_index([*index], drop=False) if index else rows
+    return by.to_dict("index")  # type: ignore[return-value]
 
 
 def tables(*name: str) -> dict[str, Any]:
@@ -24,16 +25,16 @@ def tables(*name: str) -> dict[str, Any]:
 def published(paper: str = "", item: str = "") -> pd.DataFrame:
     """Return published numbers, one per row: paper, table_or_figure, dataset, setting, ..., value.
 
-    The last columns are ``row``, a number's place in the file, which names it, and ``repeats``, the
-    row of the same number in an earlier table, as 004's Tables 1 and 2 share their baselines; -1 of
-    a number that is printed for the first time.
+    ``why_not`` says why a number is compared with no run, "" where it is. The last columns are
+    ``row``, a number's place in the file, which names it, and ``repeats``, the row of the same
+    number in an earlier table, as 004's Tables 1 and 2 share their baselines; -1 of a number that
+    is printed for the first time.
 
     ``paper`` is the number of a seed ("000") and ``item`` the beginning of a table or figure
     ("Table 1"); empty is all. Values that the paper's text does not give are missing (NaN).
     """
     with files("papers").joinpath("published.csv").open("rb") as file:
-        rows = pd.read_csv(file)
-    rows["row"] = rows.index
+        rows = pd.read_csv(file).fillna({"why_not": ""}).assign(row=lambda t: t.index)
     at = rows["setting"].str.extract(r"(S=\d+)")[0].fillna(rows["setting"])
     numbers = rows[["paper", "dataset", "method", "metric", "value"]].assign(at=at).astype(str)
     first = rows["row"].groupby([numbers[c] for c in numbers]).transform("first")

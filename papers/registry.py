@@ -1,6 +1,6 @@
 """The five papers as one value: what `python -m papers` and notebooks hand to the companion.
 
-And which run a published number is to be compared with, and which have none.
+And which run a published number is to be compared with.
 """
 
 from functools import partial
@@ -32,9 +32,6 @@ SECTIONS = {
     for section in vars(paper).values()
     if isinstance(section, Section)
 }
-
-REPEATED = "printed before, in an earlier table, where it is compared"
-RESCALED = "printed 7.6 times too small (its code divides by 7,600): the rescaled row is compared"
 
 
 def _two_experts(paper: str, dataset: str) -> pd.DataFrame:
@@ -100,35 +97,10 @@ TABLES: tuple[PublishedTable, ...] = (
 )
 
 
-def why_not() -> pd.Series:
-    """Return why a published number is compared with no run, by its row; "" where it is."""
-    rows = published()
-    item, metric, paper = rows["table_or_figure"], rows["metric"], rows["paper"].str[:3]
-    reasons = {
-        "the paper's text has no number": rows["value"].isna(),
-        "a setting of the paper, not a result": paper.eq("002") & item.eq("Table 2")
-        | paper.eq("003") & item.eq("Table 1")
-        | metric.isin(["local_steps", "channels"]),
-        "a time on another machine": metric.eq("hours"),
-        "the authors' own log, not in the paper": item.str.startswith("released log"),
-        "a difference of numbers that are compared": metric.str.contains("gain|sigma"),
-        REPEATED: rows["repeats"].ge(0),
-        "a choice or a moment, not an accuracy; see the notebook": metric.isin(
-            ["eps", "J", "rounds"]
-        ),
-        RESCALED: metric.eq("global_test_accuracy") & item.eq("Table 1e") & rows["value"].lt(25),
-    }
-    found = pd.Series("", index=rows["row"])
-    for reason, where in reversed(reasons.items()):
-        found[rows["row"][where]] = reason
-    return found
-
-
 REGISTRY = Registry(
     sections=SECTIONS,
     tables=TABLES,
     published=published,
-    why_not=why_not,
     floors=floors,
     floored={"001": "p", "002": "p", "003": "p", "004": "S"},
     blocks=tuple(Block(n, **of) for n, of in enumerate(tables("campaign.toml")["blocks"], 1)),

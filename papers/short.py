@@ -6,20 +6,25 @@ They are filled from the results of the standard scale, by the claims that noteb
                                          or trails it, or does not differ clearly, or no runs yet
     [[section/dataset | claim | +]]      the signed number and its interval, as in README
     [[section/dataset | claim]]          the number, its interval and its seeds
+    [[section/dataset | claim | holds]]  the same, of a claim that "holds", "does not hold" or is
+                                         "tested" at all; with a minus before it the negative
     [[section/dataset]]                  how many seeds, and rounds beside the paper's
     [[finding | number]]                 a number of `papers.findings`
 
 ``claim`` is how its text begins; "..." in it stands for anything. What is filled in takes the side
-that results take, so that no sentence is wrong when runs are added.
+that results take, so that no sentence is wrong when runs are added; but one that asks for a verdict
+is an error where the verdict is another. There "section" alone is each of its data sets. After a
+data set "@paper" names the scale.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from companion.claims import ELSEWHERE, FAILS, HOLDS, TESTED, UNTESTED, UNTRAINED, Claim
+from companion.claims import ELSEWHERE, FAILS, HOLDS, OPEN, TESTED, UNTESTED, UNTRAINED, Claim
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
+from companion.plotting import title
 from papers import comparison
 from papers.adaptive import analysis as clusters
 from papers.adaptive import claims as adaptive
@@ -31,8 +36,17 @@ from papers.registry import REGISTRY
 from papers.specialists import analysis as two_experts
 from papers.specialists import claims as specialists
 
+VERDICTS = {"holds": (HOLDS,), "does not hold": (FAILS,), "tested": TESTED}
 FIELD = re.compile(r"\[\[([^\]]+)\]\]")
 SCALE = "standard"
+
+
+class Unsupported(ValueError):
+    """A sentence that its numbers no longer bear out."""
+
+
+class Missing(LookupError):
+    """The runs behind a sentence are not stored, or of too few seeds."""
 
 
 def _clusters(panel: Panel) -> list[Claim]:
@@ -69,7 +83,9 @@ CLAIMS: dict[str, Callable[[Panel], Sequence[Claim]]] = {
     "permuted": _clusters,
     "new_clients": _new_clients,
     "privacy": lambda p: fedmix.privacy_claims(p.frame),
+    "architectures": lambda p: specialists.architecture_claims(two_experts.of_panel(p)),
     "specialists": lambda p: specialists.generalisation_claims(two_experts.of_panel(p)),
+    "first_version": lambda p: specialists.first_version_claims(two_experts.of_panel(p)),
     "opt_out": lambda p: specialists.opt_out_claims(two_experts.of_panel(p)),
     "adaptive": lambda p: adaptive.adaptive_claims(clusters.scores(p.frame)),
     "adaptive_rotated": lambda p: adaptive.recovery_claims(p.frame),
@@ -84,16 +100,30 @@ CLAIMS: dict[str, Callable[[Panel], Sequence[Claim]]] = {
 
 
 @cache
-def _panels(section: str) -> dict[str, Panel]:
-    """Return what is stored of a section at the standard scale, by data set."""
-    every = stored(REGISTRY.sections[section], [], SCALE)
-    return {panel.dataset: panel for panel in every}
+def panels(section: str, scale: str = SCALE) -> Mapping[str, Panel]:
+    """Return what is stored of a section at a scale, by data set."""
+    return {panel.dataset: panel for panel in stored(REGISTRY.sections[section], [], scale)}
 
 
 @cache
-def _claims(section: str, dataset: str) -> Sequence[Claim]:
-    panel = _panels(section).get(dataset)
+def _claims(section: str, dataset: str, scale: str) -> Sequence[Claim]:
+    panel = panels(section, scale).get(dataset)
     return panel.claims(CLAIMS[section]) if panel else ()
+
+
+def starting(section: str, place: str, start: str) -> Claim:
+    """Return the claim whose text starts so, one without a number where its runs are not stored.
+
+    ``place`` is a data set, with a scale if it is another one. ValueError unless there is one.
+    """
+    dataset, _, scale = place.partition("@")
+    every = _claims(section, dataset, scale or SCALE)
+    pattern = ".*".join(map(re.escape, start.split("...")))
+    found = [claim for claim in every if re.match(pattern, claim.text)]
+    absent = every and panels(section, scale or SCALE)[dataset].absent
+    if every and len(found) != 1 and (found or not absent):
+        raise ValueError(f"{section}/{place}: {len(found)} claims begin with {start!r}")
+    return found[0] if found else Claim(start, "", "", UNTESTED, 0)
 
 
 def filled(sentence: str, numbers: Mapping[str, Callable[[], Mapping[str, object]]]) -> str:
@@ -113,21 +143,21 @@ def _field(where: str, start: str = "", rival: str = "") -> str:
     section, _, dataset = where.partition("/")
     if not start:
         return _size(section, dataset)
-    found = list(_claims(section, dataset))
-    if found:
-        pattern = ".*".join(map(re.escape, start.split("...")))
-        found = [claim for claim in found if re.match(pattern, claim.text)]
-        if len(found) != 1 and not (not found and _panels(section)[dataset].absent):
-            raise ValueError(f"{where}: {len(found)} claims begin with {start!r}")
-    claim = found[0] if found else Claim(start, "", "", UNTESTED, 0)
+    if wanted := VERDICTS.get(rival.removeprefix("-")):
+        every = [dataset] if dataset else [*panels(section)]
+        sign = -1 if rival.startswith("-") else 1
+        numbers = [number(starting(section, d, start), *wanted, sign=sign) for d in every]
+        if dataset:
+            return numbers[0]
+        if not numbers:
+            raise Missing(section)
+        return ", ".join(f"{n} on {title(d)}" for n, d in zip(numbers, every, strict=True))
+    claim = starting(section, dataset, start)
     return short(claim) if rival == "+" else told(claim, rival)
 
 
 def _size(section: str, dataset: str) -> str:
-    panel, theirs = (
-        _panels(section).get(dataset),
-        REGISTRY.sections[section].settings("paper"),
-    )
+    panel, theirs = panels(section).get(dataset), REGISTRY.sections[section].settings("paper")
     if panel is None:
         return "no runs of this are stored yet"
     seeds = panel.frame.groupby("method")["seed"].nunique()
@@ -135,6 +165,22 @@ def _size(section: str, dataset: str) -> str:
     rounds = panel.setting.rounds
     whole = f" of the paper's {theirs[dataset].rounds:,}" if dataset in theirs else ""
     return f"{many} {'seed' if many == '1' else 'seeds'}, {rounds:,}{whole} rounds"
+
+
+def number(claim: Claim, *wanted: str, sign: int = 1) -> str:
+    """Return a claim's number, interval and seeds in words, or their negative; with a sign if open.
+
+    Unsupported if its verdict is none of those ``wanted``, Missing if it was not tested.
+    """
+    if claim.verdict in (UNTESTED, UNTRAINED):
+        raise Missing(claim.text)
+    if claim.verdict not in wanted:
+        told = f"{claim.text!r} {claim.verdict}: {claim.measured}"
+        raise Unsupported(f"{told}; the sentence says it {' or '.join(wanted)}")
+    low, high = sorted(sign * end for end in (claim.low, claim.high))
+    digits, plus = (1, "+" * (OPEN in wanted)) if claim.unit else (2, "")
+    mean = f"{sign * claim.effect:{plus}.{digits}f} {claim.unit}".strip()
+    return f"{mean} [{low:.{digits}f}, {high:.{digits}f}; {claim.seeds} seeds]"
 
 
 def _known(claim: Claim) -> bool:

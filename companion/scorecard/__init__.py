@@ -97,9 +97,8 @@ def numbers(registry: Registry) -> pd.DataFrame:
     rows = [row for item in registry.tables for row in _measured(item)]
     found = pd.DataFrame(rows, columns=["row", *MEASURED]).drop_duplicates("row").set_index("row")
     table = table.assign(floor=of_rows(registry)).join(found)
-    table = table.assign(
-        why_not=registry.why_not(), at_hand=~table.index.isin(not_at_hand(registry))
-    )
+    why, at_hand = table.pop("why_not"), ~table.index.isin(not_at_hand(registry))
+    table = table.assign(why_not=why, at_hand=at_hand)
     table = table.fillna({"seeds": 0} | dict.fromkeys(TEXTS, ""))
     marks = ["same", "diverged", "untrained"]
     table[marks] = table[marks].eq(True)

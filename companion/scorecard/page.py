@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
+from string import Template
 from typing import Any
 
 import pandas as pd
@@ -39,39 +40,19 @@ def page(numbers: pd.DataFrame, orders: pd.DataFrame, claims: pd.DataFrame) -> s
     Columns sort by a click and a box filters rows; links go to the notebook that shows a number.
     `python -m fedlib show KEY` shows the stored run behind it.
     """
-    rules = "".join(
-        f"<li><b>{_verdict(v)}</b>: {escape(text)}</li>" for v, text in VERDICTS.items()
-    )
     once, counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>fedlib: scorecard</title>
-<meta name="viewport" content="width=device-width"><style>{_asset("page.css")}</style></head><body>
-<h1>Scorecard</h1>
-<p>Every number that the five papers publish, beside what stored runs have at the largest scale at
-which there are any, and every claim that the notebooks test. Nothing here is typed by hand:
-<code>make report</code> writes this page.</p>
-{_summary(once, counted)}
-<h2>Published numbers</h2><ul>{rules}</ul>
-<p>A number that is printed twice, of one run, counts once.</p>
-{_counts(once, "paper")}
-<h3>Orders</h3><p>The rank correlation of published and measured numbers within families of methods,
-and how often shuffling the measured ones within families does as well. An order is the published
-one where that survives at a false discovery rate of 5% among all of these.</p>
-{_table(orders.round(3).astype(str).map(escape), "orders") if len(orders) else ""}
-<p>{_notebook("16_scorecard")} draws published and measured numbers side by side.</p>
-<h2>Claims</h2>
-<p>Counted are claims of the papers, not ours, nor those made after their numbers were seen, on the
-papers' data. A verdict needs p of {DISCOVERY:g} or less, which controls false discoveries at 5%
-among all claims, ours with the papers' (Benjamini and Hochberg).</p>
-{_counts(counted, "notebook")}
-<ul>{"".join(f"<li><b>{mark}</b>: {escape(text)}</li>" for mark, text in MARKS.items())}</ul>
-{_claims(claims)}
-<h2>Every published number</h2><p>In the units of the paper, mostly percent. The floor of a number
-on clients' own tests is what always saying a client's commonest label has on the paper's own
-partition: what lies below it has learned less than one look at the labels tells.</p>
-{_numbers(numbers)}
-<script>{_asset("page.js")}</script></body></html>
-"""
+    page = Template(files("companion.scorecard").joinpath("page.html").read_text("utf-8"))
+    return page.substitute(
+        summary=_summary(once, counted),
+        rules=_list({_verdict(verdict): text for verdict, text in VERDICTS.items()}),
+        by_paper=_counts(once, "paper"),
+        orders=_table(orders.round(3).astype(str).map(escape), "orders") if len(orders) else "",
+        discovery=f"{DISCOVERY:g}",
+        by_notebook=_counts(counted, "notebook"),
+        marks=_list(MARKS),
+        claims=_claims(claims),
+        numbers=_numbers(numbers),
+    )
 
 
 def by_table(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
@@ -111,8 +92,9 @@ def _summary(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
     return "".join(parts)
 
 
-def _asset(name: str) -> str:
-    return files("companion.scorecard").joinpath(name).read_text()
+def _list(texts: Mapping[str, str]) -> str:
+    """Return what words mean as the entries of a list."""
+    return "".join(f"<li><b>{word}</b>: {escape(text)}</li>" for word, text in texts.items())
 
 
 def _counts(rows: pd.DataFrame, by: str) -> str:

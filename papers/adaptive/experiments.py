@@ -29,21 +29,9 @@ from fedlib.partition import (
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import one_of, value
+from papers import scaled as common
 from papers.adaptive import tuning
 from papers.adaptive.tuning import Choice, Space, Uniform
-from papers.scaled import (
-    FEDAVG,
-    LOCAL,
-    MAJORITY,
-    ONCE,
-    OWN_FIFTH,
-    TUNED,
-    AtHome,
-    digits,
-    floor,
-    scaled,
-    sections,
-)
 
 MIDDLE = LeNet(channels=(16, 32), hidden=(128,))
 # 003, Table 1: a cluster's model, a local expert and a gate; then FEMNIST's, rotated CIFAR-10's.
@@ -53,7 +41,7 @@ TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)
 
 
 @value
-class Adaptive(AtHome):
+class Adaptive(common.AtHome):
     """The clusters, how they are explored, and what clients train for themselves.
 
     ``js`` are the numbers of clusters and ``eps`` the rates of exploration that are compared, at
@@ -105,10 +93,10 @@ def cifar10(scale: str, p: float = 0.6) -> Task:
         MajorityClasses(clients=50, size=500, p=p),
     )
     few, some = (
-        digits(MajorityClasses(clients=10, size=40, p=p)),
+        common.digits(MajorityClasses(clients=10, size=40, p=p)),
         Task("cifar10", many, MIDDLE, held),
     )
-    return scaled(scale, few, some, replace(some, model=CLUSTER))
+    return common.scaled(scale, few, some, replace(some, model=CLUSTER))
 
 
 def rotated_cifar10(scale: str, orientations: int = 2) -> Task:
@@ -116,15 +104,15 @@ def rotated_cifar10(scale: str, orientations: int = 2) -> Task:
     sizes, test = ((20, 60), (20, 200), (200, 500)), MatchedHoldout(2000, 100, 100, source="test")
     few, some, many = (_turned(clients, size, orientations) for clients, size in sizes)
     standard = Task("cifar10", some, LeNet(), test, portion=0.4)
-    return scaled(scale, digits(few), standard, Task("cifar10", many, TURNED, test))
+    return common.scaled(scale, common.digits(few), standard, Task("cifar10", many, TURNED, test))
 
 
 def femnist(scale: str) -> Task:
     """Adaptive expert models: one client per writer, 182 of them."""
-    quick = digits(QuantitySkew(clients=20, alpha=3.0, least=20), OWN_FIFTH)
+    quick = common.digits(QuantitySkew(clients=20, alpha=3.0, least=20), common.OWN_FIFTH)
     some, every = (ByColumn("writer_id", clients=n) for n in (40, 182))
-    standard = Task("mnist", some, LeNet(), OWN_FIFTH)
-    return scaled(scale, quick, standard, Task("femnist", every, WRITER, OWN_FIFTH))
+    standard = Task("mnist", some, LeNet(), common.OWN_FIFTH)
+    return common.scaled(scale, quick, standard, Task("femnist", every, WRITER, common.OWN_FIFTH))
 
 
 TASKS = {f"003/{task.__name__}": task for task in (cifar10, rotated_cifar10, femnist)}
@@ -152,7 +140,7 @@ def clustered(setting: Adaptive, clusters: int, eps: float, **options: Any) -> E
 
 
 def _at_home(setting: Adaptive, algorithm: object, **stages: Experiment) -> Experiment:
-    return federated(setting, algorithm, **{**ONCE, "evaluate_every": 0}, **stages)
+    return federated(setting, algorithm, **{**common.ONCE, "evaluate_every": 0}, **stages)
 
 
 def alone(setting: Adaptive) -> Experiment:
@@ -178,7 +166,7 @@ def ways(setting: Adaptive, clusters: int, eps: float) -> dict[str, Experiment]:
         MOE: mixed(setting, first),
         EAGER: mixed(setting, first, eager),
         ALL_EQUAL: mixed(setting, first, pool="mean"),
-        TUNED: _at_home(setting, Local(**setting.home(setting.tuned)), after=first),
+        common.TUNED: _at_home(setting, Local(**setting.home(setting.tuned)), after=first),
     }
 
 
@@ -188,7 +176,9 @@ def _compared(setting: Adaptive, dataset: str, **where: float) -> list[Run]:
     Between no exploration and the most of it only the best cluster and the mixture; the faster gate
     only where clusters and exploration are most.
     """
-    runs = placed({LOCAL: alone(setting), MAJORITY: floor(setting.task)}, **where)
+    runs = placed(
+        {common.LOCAL: alone(setting), common.MAJORITY: common.floor(setting.task)}, **where
+    )
     most = (max(setting.js), max(setting.eps))
     for clusters in setting.js:
         # One cluster leaves nothing to explore.
@@ -215,12 +205,12 @@ def _participation(setting: Adaptive, dataset: str) -> list[Run]:
     All with as many rounds as leave the same local work: rounds times clients is constant.
     """
     here, most = setting.at(setting.some_p), max(setting.eps)
-    runs = [Run(LOCAL, alone(here))]
+    runs = [Run(common.LOCAL, alone(here))]
     for cohort in setting.cohorts:
         rounds = round(setting.rounds * setting.cohort / cohort)
         every = max(1, setting.evaluate_every * rounds // setting.rounds)
         some = replace(here, cohort=cohort, rounds=rounds, evaluate_every=every)
-        runs.append(Run(FEDAVG, clustered(some, 1, 0.0), {"cohort": cohort}))
+        runs.append(Run(common.FEDAVG, clustered(some, 1, 0.0), {"cohort": cohort}))
         for eps in (0.0, most):
             first = clustered(some, max(setting.js), eps)
             runs += placed({BEST: first, MOE: mixed(some, first)}, cohort=cohort, eps=eps)
@@ -259,7 +249,7 @@ def _as_released(setting: Adaptive, dataset: str) -> list[Run]:
         USED: mixed(here, first, used_only=True),
         PEEKING: mixed(peek, first),
         ALL_RELEASED: mixed(peek, trained, used_only=True),
-        MAJORITY: floor(here.task),
+        common.MAJORITY: common.floor(here.task),
     }
     return placed(made, p=setting.some_p)
 
@@ -274,13 +264,13 @@ def _options(setting: Adaptive, dataset: str) -> list[Run]:
         REDRAWN: found(0.0, least_share=0.1),
         LAST_LAYER: found(most, clustered="head."),
         STOPPED: found(most, stop=setting.converged),
-        MAJORITY: floor(here.task),
+        common.MAJORITY: common.floor(here.task),
     }
     ends = [Run(BEST, found(eps), {"eps": eps}) for eps in (0.0, most)]
     return [*ends, *placed(others)]
 
 
-section = sections("adaptive", Adaptive, TASKS)
+section = common.sections("adaptive", Adaptive, TASKS)
 ADAPTIVE = section("adaptive", _by_fraction)
 ADAPTIVE_PARTICIPATION = section("adaptive_participation", _participation)
 ADAPTIVE_ROTATED = section("adaptive_rotated", _by_orientation)

@@ -1,7 +1,7 @@
 """The claims of FedMix (000) and their tests.
 
-`papers/claims.csv` has their words and places, and `papers/compared.csv` what those compare that
-set one method beside another.
+`papers/claims.csv` has their words and places, `papers/compared.csv` what one method is compared
+with another in.
 What phi tells of clients' labels is no claim of the paper: those claims are ours, and say so.
 """
 
@@ -23,8 +23,7 @@ from papers import fedmix as names
 from papers.fedmix import FEDAVG, FEDMIX, analysis
 from papers.fedmix.analysis import GUESSING, LABEL_SET, SOURCES, TRUTH, late, newcomers
 from papers.fedmix.experiments import LABEL_SKEW
-from papers.judging import judged
-from papers.published import words
+from papers.judging import asked, compared, judged
 
 LOOKS = {7: 2, 15: 3}  # at privacy, by seeds: more were run where fewer decided nothing
 ONE_HOT = 0.1  # a row of q(z|y) counts as one-hot below this share of log K
@@ -34,18 +33,18 @@ PAPER_ROUNDS = LABEL_SKEW.settings("paper")["cifar10"].rounds
 _judged = partial(judged, "000")
 
 
-def _asked(figure: str, dataset: str = "") -> list[dict[str, str]]:
-    """Return what claims of a figure compare on a data set: rows of ``papers/compared.csv``.
+def _compared(
+    figure: str, dataset: str, values: Mapping[str, ByMethod], *, whole: bool = True, but: str = ""
+) -> list[Claim]:
+    """Test what is said of a figure on a data set, ``but`` for what is said of one method.
 
-    Digits are asked what CIFAR-10 is, whose label skew they have.
+    Digits are asked what CIFAR-10 is, whose label skew they have. What is said of late rounds is
+    not judged here unless the paper's rounds are ``whole``.
     """
-    of = ", ".join([figure, *[dataset.replace("digits", "cifar10")] * bool(dataset)])
-    known = words("compared.csv", "of", "name", "a").items()
-    return [{"name": name, "a": a, **row} for (there, name, a), row in known if there == of]
-
-
-def _sides(row: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(row[column] for column in ("name", "a", "rule", "b"))
+    at = {what: methods.__getitem__ for what, methods in values.items()}
+    rows = asked("000", f"{figure}, {dataset.replace('digits', 'cifar10')}")
+    each = (compared("000", [r], at, here=whole or not r["late"]) for r in rows if r["a"] != but)
+    return [claim for claims in each for claim in claims]
 
 
 def _of(values: Mapping[Any, BySeed], *rows: tuple[Any, ...], **more: Any) -> list[Claim]:
@@ -132,12 +131,7 @@ def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
         "traffic": at_equal_traffic(frame),
         "megabytes": megabytes(frame),
     }
-    whole = final_rounds(frame) >= PAPER_ROUNDS
-    claims = []
-    for row in _asked("Fig. 4", dataset):
-        here = whole or not row["late"]
-        claims += _of(values[row["what"]], _sides(row), part=row["part"], here=here)
-    return claims
+    return _compared("Fig. 4", dataset, values, whole=final_rounds(frame) >= PAPER_ROUNDS)
 
 
 def megabytes(frame: pd.DataFrame) -> ByMethod:
@@ -231,7 +225,7 @@ def own_experts(frame: pd.DataFrame, method: str) -> dict[int, float]:
 
 def rotated_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
     """Test Fig. 5 or 6, by data set; and whether an expert is of one angle, or one label."""
-    last = _of(final(frame, "test_accuracy"), *map(_sides, _asked("Sec. 4.2", dataset)))
+    last = _compared("Sec. 4.2", dataset, {"": final(frame, "test_accuracy")})
     kinds = (("angles.one", names.BY_ANGLE), ("labels.one", names.BY_LABEL))
     return last + _judged((n, one_hotness(frame, method), "<", ONE_HOT) for n, method in kinds)
 
@@ -279,9 +273,8 @@ def new_client_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
     """
     there = frame[frame["who"] != names.NEW] if "who" in frame else frame
     values = {of: final(there, f"{of}_accuracy") for of in ("global", "test", "validation")}
-    asked = _asked("Fig. 12", dataset)
-    rows = [row for row in asked if row["a"] != names.BIAS or names.BIAS in values["global"]]
-    return [claim for row in rows for claim in _of(values[row["what"]], _sides(row))]
+    but = "" if names.BIAS in values["global"] else names.BIAS
+    return _compared("Fig. 12", dataset, values, but=but)
 
 
 def joining_claims(frame: pd.DataFrame, classes: int) -> list[Claim]:
@@ -314,16 +307,17 @@ def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
     groups = known.groupby(["method", known["message"] + ": " + known["source"]])
     off = defaultdict(dict, {key: frames.by_seed(rows) for key, rows in groups})
     step, guess = (off[FEDAVG, f"{names.STEP}: {source}"] for source in (BIAS, GUESSING))
-    rows: list[tuple[Any, ...]] = [
+    rows = [
         ("leak.step", step, "<", 0.1),
         ("leak.share", [step[s] / guess[s] for s in step if guess.get(s)], "<", 0.2),
     ]
-    for row in _asked("App. C"):
-        name, a, rule, b = _sides(row)
-        if (of := row["what"]) in methods and (PHI in told or "phi" not in name):
-            message = {"message": a.partition(": ")[0]}
-            rows.append((name, off[of, a], rule, off[of, b], message))
-    return _judged(rows, looks=LOOKS)
+    claims = _judged(rows, looks=LOOKS)
+    at = {method: lambda source, of=method: off[of, source] for method in methods}
+    for row in asked("000", "App. C"):
+        if row["what"] in methods and (PHI in told or "phi" not in row["name"]):
+            message = row["a"].partition(": ")[0]
+            claims += compared("000", [row], at, message=message, looks=LOOKS)
+    return claims
 
 
 def wrong_sets(frame: pd.DataFrame) -> pd.Series:

@@ -12,15 +12,6 @@ from typing import Any
 from companion.sections import Run, Setting, federated, placed
 from fedlib import algorithms, data
 from fedlib import partition as parts
-from fedlib.algorithms import (
-    FedAvg,
-    FedMix,
-    LocalGlobal,
-    Personal,
-    Private,
-    PrunedFedMix,
-    SecureSum,
-)
 from fedlib.engine import EarlyStop, State, play_round
 from fedlib.federation import CropFlip
 from fedlib.models import MLP, LeNet, ResNet, fedmix_lenet5, widened
@@ -169,7 +160,7 @@ def fedmix(setting: Mixtures, **more: Any) -> dict[str, Any]:
     return {**fedavg(setting), "experts": setting.experts, "server": setting.server, **more}
 
 
-def methods(setting: Mixtures, **mixture: Any) -> dict[str, FedAvg]:
+def methods(setting: Mixtures, **mixture: Any) -> dict[str, algorithms.FedAvg]:
     """Return every algorithm that figures name; each says in what it differs from its like.
 
     ``mixture`` are further fields of all mixtures. Local/Global has the paper's cut: the input
@@ -179,19 +170,19 @@ def methods(setting: Mixtures, **mixture: Any) -> dict[str, FedAvg]:
     ten, cut = {**mix, "experts": 10}, 4 if isinstance(setting.task.model, ResNet) else 3
     experts, etas = ABLATED["cifar10"]
     return {
-        **{names.with_experts(k): FedMix(**{**mix, "experts": k}) for k in experts},
-        **{names.with_pruning(eta): PrunedFedMix(**mix, eta=eta) for eta in etas},
-        names.TEN_PRUNED: PrunedFedMix(**ten, eta=names.ETA),
-        names.FEDAVG: FedAvg(**plain),
-        names.BIASED: Personal(**plain),
-        names.LOCAL_GLOBAL: LocalGlobal(**plain, cut=cut),
-        names.FEDMIX: FedMix(**mix),
-        names.ENSEMBLE: FedMix(objective="entropy", **mix),
-        names.UNREGULARISED: FedMix(marginal_entropy=0.0, **mix),
-        names.ORIGINAL: FedMix(objective="likelihood", **mix),
-        names.BIAS: FedMix(personal_bias=True, **mix),
-        names.BY_LABEL: FedMix(**mix),
-        names.BY_ANGLE: FedMix(condition="angle", **mix),
+        **{names.with_experts(k): algorithms.FedMix(**{**mix, "experts": k}) for k in experts},
+        **{names.with_pruning(eta): algorithms.PrunedFedMix(**mix, eta=eta) for eta in etas},
+        names.TEN_PRUNED: algorithms.PrunedFedMix(**ten, eta=names.ETA),
+        names.FEDAVG: algorithms.FedAvg(**plain),
+        names.BIASED: algorithms.Personal(**plain),
+        names.LOCAL_GLOBAL: algorithms.LocalGlobal(**plain, cut=cut),
+        names.FEDMIX: algorithms.FedMix(**mix),
+        names.ENSEMBLE: algorithms.FedMix(objective="entropy", **mix),
+        names.UNREGULARISED: algorithms.FedMix(marginal_entropy=0.0, **mix),
+        names.ORIGINAL: algorithms.FedMix(objective="likelihood", **mix),
+        names.BIAS: algorithms.FedMix(personal_bias=True, **mix),
+        names.BY_LABEL: algorithms.FedMix(**mix),
+        names.BY_ANGLE: algorithms.FedMix(condition="angle", **mix),
     }
 
 
@@ -214,7 +205,7 @@ def _label_skew(setting: Mixtures, dataset: str) -> list[Run]:
     one = MatchedHoldout(apart.pool, validation=apart.pool // 2, test=apart.test * 5)
     task = Task(setting.task.dataset, IID(clients=1), setting.task.model, one)
     mix = {"experts": setting.experts, "batch_size": setting.batch_size, "server": sgd(1.0)}
-    plain = FedMix(objective="likelihood", **mix)  # type: ignore[arg-type]
+    plain = algorithms.FedMix(objective="likelihood", **mix)  # type: ignore[arg-type]
     central = Experiment(task, plain, rounds=setting.epochs, cohort=1, evaluate_every=1)
     federations = _of(*FIG_3)(setting, dataset)
     return [*federations, Run(names.CENTRALISED, central)]
@@ -237,7 +228,7 @@ def wider(setting: Mixtures, times: int) -> Experiment:
     """Return FedAvg with a LeNet of ``times`` as many parameters."""
     model: Any = setting.task.model
     wide = replace(setting.task, model=widened(model, times, *data.form(setting.task.dataset)))
-    return replace(federated(setting, FedAvg(**fedavg(setting))), task=wide)
+    return replace(federated(setting, algorithms.FedAvg(**fedavg(setting))), task=wide)
 
 
 def _ablation(setting: Mixtures, dataset: str) -> list[Run]:
@@ -307,11 +298,11 @@ def guarded(setting: Mixtures) -> dict[str, Experiment]:
 
     ``CLIP`` is about what half of the clients send in a round of digits; noise is in units of it.
     """
-    plain = FedMix(**fedmix(setting))
-    made: dict[str, FedAvg] = {names.FEDMIX: plain, SUMS: SecureSum(of=plain)}
+    plain = algorithms.FedMix(**fedmix(setting))
+    made: dict[str, algorithms.FedAvg] = {names.FEDMIX: plain, SUMS: algorithms.SecureSum(of=plain)}
     for at, noise in (("server", 0.0), ("server", 0.3), ("server", 1.0), ("client", 1.0)):
         name = f"clipped, noise {noise:g}, at the {at}" if noise else "clipped"
-        made[name] = Private(of=plain, clip=CLIP, noise=noise, at=at)
+        made[name] = algorithms.Private(of=plain, clip=CLIP, noise=noise, at=at)
     return {name: federated(setting, algorithm) for name, algorithm in made.items()}
 
 

@@ -7,17 +7,9 @@ import pandas as pd
 
 from companion import frames
 from companion.claims import Claim, ordered
+from papers import pm_moe as names
 from papers.judging import Numbers, by, floor_claims, judged, said, scored, whole
-from papers.pm_moe import (
-    DENOISED,
-    NINE,
-    STAGE,
-    SYNCHRONOUS,
-    TRADITIONAL,
-    WITH_MOE,
-    analysis,
-    family,
-)
+from papers.pm_moe import NINE, analysis
 from papers.pm_moe.experiments import PrivateParts
 from papers.scaled import MAJORITY
 
@@ -34,7 +26,7 @@ def fourteen_claims(
     ratios = sorted(table["S"].unique())
     none, some = ratios[0], ratios[-1]
     nine, others = (
-        partial(by(table), whole(methods, table, diverged)) for methods in (NINE, TRADITIONAL)
+        partial(by(table), whole(methods, table, diverged)) for methods in (NINE, names.TRADITIONAL)
     )
     rows = (
         ("apart", nine(S=none), ">", others(S=none)),
@@ -50,7 +42,7 @@ def _ordered(table: pd.DataFrame, known: pd.DataFrame, s: float) -> Claim:
     """Test the published order at an S among methods that share all, and among the nine."""
     claim, place, about = said("004", "order", s=s)
     theirs = known[known["S"] == s].dropna(subset="value").set_index("method")["value"].to_dict()
-    families = {m: family(m) for m in (*TRADITIONAL, *NINE)}
+    families = {m: names.family(m) for m in (*names.TRADITIONAL, *NINE)}
     ours = {m: scored(table, method=m, S=s) for m in families}
     return ordered(claim, place, ours, {m: theirs[m] for m in families}, families, **about)
 
@@ -66,14 +58,17 @@ def mixture_claims(frame: pd.DataFrame, diverged: Collection[str] = ()) -> list[
         return rows[rows["method"].isin(whole(NINE, rows, diverged))]
 
     for s, here in table.groupby("S"):
-        added, cleaned = nine(analysis.gains(here)), nine(analysis.gains(here, DENOISED, WITH_MOE))
+        added, cleaned = (
+            nine(analysis.gains(here)),
+            nine(analysis.gains(here, names.DENOISED, names.WITH_MOE)),
+        )
         least = added.groupby("method")["value"].mean().nsmallest(1)
-        mixed = nine(here[here[STAGE].eq(WITH_MOE)])
+        mixed = nine(here[here[names.STAGE].eq(names.WITH_MOE)])
         rows = (
             ("improves", *_sides(added)),
             ("least", *_sides(added[added["method"].isin(least.index)])),
             ("denoised", *_sides(cleaned)),
-            ("synchronous", scored(mixed), ">", scored(here, method=SYNCHRONOUS)),
+            ("synchronous", scored(mixed), ">", scored(here, method=names.SYNCHRONOUS)),
         )
         floor = scored(here, method=MAJORITY)
         sides = ((n, Numbers(a, floor), *of) for n, a, *of in rows)

@@ -22,25 +22,14 @@ from fedlib.partition import (
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
-from papers.scaled import (
-    BOTH,
-    FEDAVG,
-    LOCAL,
-    MAJORITY,
-    ONCE,
-    TUNED,
-    AtHome,
-    digits,
-    scaled,
-    sections,
-)
+from papers import scaled as common
 
 # Local tests mirror a client's classes, at most half of its examples from each.
 HELD = MatchedHoldout(pool=5000, validation=200, test=500)
 
 
 @value
-class Stages(AtHome):
+class Stages(common.AtHome):
     """The lengths and rates of the three steps, and where they are compared.
 
     ``federated`` is the rate of Adam at FedAvg's clients and of the local baseline, ``personal``
@@ -79,7 +68,7 @@ def _images(
     scale: str, few: Request, dataset: str, real: Request, held: MatchedHoldout = HELD
 ) -> Task:
     whole = Task(dataset, real, LeNet(), held)
-    return digits(few) if scale == "quick" else whole
+    return common.digits(few) if scale == "quick" else whole
 
 
 def cifar10(scale: str, p: float = 0.8) -> Task:
@@ -100,7 +89,7 @@ def ag_news(scale: str, p: float = 0.8) -> Task | None:
     short = BiLSTM(vocabulary=5002, embedding=50, hidden=32, tokens=24)
     some, every = (MajorityClasses(clients=n, size=100, p=p) for n in (100, 1000))
     news = Task("ag_news", some, short, held)
-    return scaled(scale, None, news, replace(news, partition=every, model=BiLSTM()))
+    return common.scaled(scale, None, news, replace(news, partition=every, model=BiLSTM()))
 
 
 def dirichlet_cifar10(scale: str, alpha: float = 0.5) -> Task:
@@ -122,7 +111,9 @@ def first_cifar100(scale: str, p: float = 0.8) -> Task:
     fewer = replace(every, clients=5, size=60)
     few, many = MatchedHoldout(3000, 40, 40), MatchedHoldout(25000, 400, 150)
     sample = Task("cifar100_sample", every, LeNet(), few)
-    return scaled(scale, digits(fewer), sample, Task("cifar100", every, LeNet(), many))
+    return common.scaled(
+        scale, common.digits(fewer), sample, Task("cifar100", every, LeNet(), many)
+    )
 
 
 TASKS = {
@@ -164,7 +155,7 @@ def at_home(setting: Stages, algorithm: FedAvg, after: Experiment | None = None)
     task = replace(setting.task, balanced=setting.balanced, opt_out=out)
     if setting.clients > setting.tested:
         task = replace(task, partition=ClientSubset(task.partition, last=setting.tested))
-    return Experiment(task, algorithm, **ONCE, after=after)
+    return Experiment(task, algorithm, **common.ONCE, after=after)
 
 
 def alone(setting: Stages) -> Experiment:
@@ -196,13 +187,13 @@ def steps(
     first = generalist(setting, kind)
     tuned = at_home(setting, Local(**setting.home(adam(faster * setting.personal))), first)
     mixture = Mixture(**setting.home(adam(setting.personal)), pool=pool)
-    made = {FEDAVG: first, TUNED: tuned, MIXTURE: at_home(setting, mixture, tuned)}
-    return made if net is None else {**made, LOCAL: alone(setting)}
+    made = {common.FEDAVG: first, common.TUNED: tuned, MIXTURE: at_home(setting, mixture, tuned)}
+    return made if net is None else {**made, common.LOCAL: alone(setting)}
 
 
 def _without_federation(setting: Stages, ps: tuple[float, ...]) -> list[Run]:
     """Return the local baseline and the floor, which nobody can opt out of: they have no q."""
-    made = {LOCAL: alone, MAJORITY: commonest}
+    made = {common.LOCAL: alone, common.MAJORITY: commonest}
     return [Run(m, make(setting.at(p)), {"p": p}) for m, make in made.items() for p in ps]
 
 
@@ -225,7 +216,7 @@ def _by_alpha(setting: Stages, dataset: str) -> list[Run]:
     runs: list[Run] = []
     for alpha in setting.alphas:
         here = setting.dealt(Dirichlet(clients=setting.clients, alpha=alpha, size=size))
-        runs += placed({**steps(here), MAJORITY: commonest(here)}, alpha=alpha)
+        runs += placed({**steps(here), common.MAJORITY: commonest(here)}, alpha=alpha)
     return runs
 
 
@@ -235,7 +226,7 @@ def _by_rate(setting: Stages, dataset: str) -> list[Run]:
     for p, rate in product(setting.swept_ps, setting.rates):
         one = generalist(replace(setting.at(p), federated=rate))
         held = replace(one, task=replace(one.task, balanced_on="validation"))
-        runs.append(Run(FEDAVG, held, {"p": p, "lr": rate}))
+        runs.append(Run(common.FEDAVG, held, {"p": p, "lr": rate}))
     return runs
 
 
@@ -244,8 +235,8 @@ def _architectures(setting: Stages, dataset: str) -> list[Run]:
     here = setting.at(0.6)
     made = steps(here)
     small = Mixture(**here.home(adam(here.federated)), expert=MLP((64,)), gate=MLP((8,)))
-    made[SMALL] = at_home(here, small, made[FEDAVG])
-    return placed({**made, MAJORITY: commonest(here)})
+    made[SMALL] = at_home(here, small, made[common.FEDAVG])
+    return placed({**made, common.MAJORITY: commonest(here)})
 
 
 def _as_released(setting: Stages, dataset: str) -> list[Run]:
@@ -273,16 +264,18 @@ def _first_version(setting: Stages, dataset: str) -> list[Run]:
         here = setting.at(p).opted(q)
         made = steps(here)
         mix = Mixture(**here.home(adam(here.personal)), train_global=True)
-        made[MIXTURE] = replace(at_home(here, mix, made[FEDAVG]), beside=alone(setting.at(p)))
+        made[MIXTURE] = replace(
+            at_home(here, mix, made[common.FEDAVG]), beside=alone(setting.at(p))
+        )
         runs += placed(made, p=p, q=q)
     return runs
 
 
-section = sections("specialists", Stages, TASKS)
-SPECIALISTS = section("specialists", _by_fraction, BOTH)
+section = common.sections("specialists", Stages, TASKS)
+SPECIALISTS = section("specialists", _by_fraction, common.BOTH)
 RATE_SWEEP = section("specialists_rates", _by_rate)
 DIRICHLET = section("specialists_dirichlet", _by_alpha)
 ARCHITECTURES = section("architectures", _architectures)
-AS_RELEASED = section("as_released", _as_released, BOTH)
+AS_RELEASED = section("as_released", _as_released, common.BOTH)
 OPT_OUT = section("opt_out", _opting_out)
-FIRST_VERSION = section("first_version", _first_version, BOTH)
+FIRST_VERSION = section("first_version", _first_version, common.BOTH)

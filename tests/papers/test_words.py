@@ -12,11 +12,11 @@ from companion.claims import ELSEWHERE, FAILS, HOLDS, KINDS, PAPER, Claim, judge
 from companion.sections import SCALES
 from fedlib import paths
 from papers import findings
-from papers.findings import Missing, Unsupported, number
 from papers.judging import by, judged, said
 from papers.published import published, words
 from papers.registry import SECTIONS
 from papers.scaled import MAJORITY
+from papers.short import Missing, Unsupported, number
 
 ROWS = list(csv.DictReader((paths.ROOT / "papers" / "claims.csv").open(newline="")))
 POINTS = dict(enumerate((0.031, 0.030, 0.029)))
@@ -36,8 +36,8 @@ def test_a_claim_of_a_paper_has_its_words_and_their_place_and_no_other_has():
 def test_every_claim_is_asked_somewhere():
     folder = paths.ROOT / "papers"
     code = "".join(file.read_text() for file in folder.rglob("*.py"))
-    asked = {name for _, name, _ in words("compared.csv", "of", "name", "a")}
-    patterns = re.findall(r'f"([a-z]+\.)\{', code)
+    asked = {row["name"] for row in words("compared.csv").values()}
+    patterns = [start for name in asked if (start := name.partition("{")[0]) not in ("", name)]
     for row in ROWS:
         name = row["name"]
         assert name in asked or f'"{name}"' in code or any(name.startswith(p) for p in patterns), (
