@@ -3,8 +3,9 @@
 A name is the paper's seed number and the setting. ``paper`` is the paper's own, to the letter where
 it says enough (docs/READINGS.md has the rest). ``standard`` uses real data with fewer clients,
 examples or a smaller network, so that a CPU can play hundreds of rounds; where the full set is not
-at hand it names a sample. ``quick`` is the same idea on scikit-learn's digits. Each setting says
-what it is in its docstring, and its options, a majority fraction for one, with their defaults.
+at hand it names a sample. ``quick`` is the same idea on scikit-learn's digits. What a
+setting is about, and its options, a majority fraction for one, stand in its paper's
+``settings.toml`` beside its code.
 """
 
 import inspect

@@ -1,15 +1,15 @@
-"""What the papers' runs share: three scales side by side, the quick one's digits, the floor."""
+"""What the papers' runs share: tasks and settings at three scales, read from tables; the floor."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
+from inspect import Parameter, Signature
 from typing import Any, Self
 
 from companion.sections import SCALES, Run, Section, Setting
 from fedlib.algorithms import CommonestLabel
 from fedlib.engine import EarlyStop
-from fedlib.models import MLP, LeNet
+from fedlib.models import MLP
 from fedlib.optim import Optimizer
-from fedlib.partition import LocalHoldout, MatchedHoldout, Request
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import from_code, value
@@ -21,11 +21,6 @@ LOCAL = "Local"
 TUNED = "Fine-tuned"
 MAJORITY = "Majority class"
 
-# 1,437 training and 360 test digits, 36 per class: parts must be small.
-FEW = MatchedHoldout(pool=200, validation=20, test=30)
-OWN_FIFTH = LocalHoldout(test=0.2, validation=0.1)
-OWN_TENTHS = LocalHoldout(test=0.1, validation=0.1)
-SMALL = LeNet(channels=(8, 8), hidden=(32,))
 BOTH = SCALES[1:]  # what is trained at the paper's own scale, too
 ONCE: dict[str, Any] = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}  # what trains at home
 
@@ -52,14 +47,25 @@ class AtHome(Setting):
         return self.dealt(replace(self.task.partition, p=p))  # type: ignore[call-arg]
 
 
-def digits(partition: Request, held_out: MatchedHoldout | LocalHoldout = FEW) -> Task:
-    """Return a quick task; small dense nets of all clients share a program."""
-    return Task("digits", partition, MLP((32,)), held_out)
+def tasks(paper: str) -> dict[str, Callable[..., Task | None]]:
+    """Return the named tasks of a paper's ``settings.toml`` as functions of a scale and of options.
+
+    Their tables say what they are ``about``, which ``options`` they have by default, and the task's
+    code by scale, with options in braces. None where there is no such scale.
+    """
+    known = tables(paper, "settings.toml")["tasks"]
+    return {name: _task(**{"options": {}, **table}) for name, table in known.items()}
 
 
-def scaled(scale: str, *three: Any) -> Any:
-    """Return the task of a scale of the three; texts have None at the quick one."""
-    return three[SCALES.index(scale)]
+def _task(about: str, options: Mapping[str, Any], **code: str) -> Callable[..., Task | None]:
+    def task(scale: str, **given: Any) -> Task | None:
+        return from_code(code[scale].format(**{**options, **given})) if scale in code else None
+
+    place, word = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
+    known = [Parameter(name, word, default=default) for name, default in options.items()]
+    task.__doc__ = about
+    task.__signature__ = Signature([Parameter("scale", place), *known])  # type: ignore[attr-defined]
+    return task
 
 
 def sections(
@@ -67,7 +73,7 @@ def sections(
 ) -> Callable[..., Section]:
     """Return a function that makes a section of its name and plan, with settings from a table.
 
-    Tables are those of ``settings.toml`` in the paper's folder. One has of each field the values at
+    Tables are those of the paper's ``settings.toml``. One has of each field the values at
     the three scales, side by side; text is the code of a value. What it does not say is as in the
     table that it is ``like``. ``data`` are the names of the data set, "" where it has no such
     scale, ``task`` is one of the ``tasks``, and ``units`` the width of the one hidden layer that

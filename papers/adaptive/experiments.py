@@ -11,18 +11,15 @@ from typing import Any, Self
 
 import pandas as pd
 
-from companion.sections import Run, federated, placed, seeded
+from companion.sections import SCALES, Run, federated, placed, seeded
 from fedlib import paths
 from fedlib.algorithms import IFCA, Local, Mixture
 from fedlib.algorithms.ifca import ClusterStop, Explore
-from fedlib.models import Family, LeNet
+from fedlib.models import MLP, Family, LeNet
 from fedlib.optim import Optimizer
 from fedlib.partition import (
     IID,
-    ByColumn,
-    MajorityClasses,
     MatchedHoldout,
-    QuantitySkew,
     RepeatedDeals,
     Rotated,
 )
@@ -33,10 +30,6 @@ from papers import scaled as common
 from papers.adaptive import tuning
 from papers.adaptive.tuning import Choice, Space, Uniform
 
-MIDDLE = LeNet(channels=(16, 32), hidden=(128,))
-# 003, Table 1: a cluster's model, a local expert and a gate; then FEMNIST's, rotated CIFAR-10's.
-CLUSTER = LeNet(channels=(128, 32), hidden=(1024,), dropout=0.8)
-WRITER = LeNet(channels=(32, 64), hidden=(2048,))
 TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)
 
 
@@ -86,37 +79,17 @@ def _turned(clients: int, size: int, count: int) -> Rotated:
     return Rotated(RepeatedDeals(IID(clients // count, size), count), angles, alpha=None)
 
 
-def cifar10(scale: str, p: float = 0.6) -> Task:
-    """Adaptive expert models: 500 examples per client, two majority classes make up p."""
-    held, many = (
-        MatchedHoldout(pool=5000, validation=100, test=100),
-        MajorityClasses(clients=50, size=500, p=p),
-    )
-    few, some = (
-        common.digits(MajorityClasses(clients=10, size=40, p=p)),
-        Task("cifar10", many, MIDDLE, held),
-    )
-    return common.scaled(scale, few, some, replace(some, model=CLUSTER))
-
-
 def rotated_cifar10(scale: str, orientations: int = 2) -> Task:
     """Adaptive expert models and IFCA: every group of clients sees all images, turned its way."""
     sizes, test = ((20, 60), (20, 200), (200, 500)), MatchedHoldout(2000, 100, 100, source="test")
     few, some, many = (_turned(clients, size, orientations) for clients, size in sizes)
+    digits = Task("digits", few, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))
     standard = Task("cifar10", some, LeNet(), test, portion=0.4)
-    return common.scaled(scale, common.digits(few), standard, Task("cifar10", many, TURNED, test))
+    paper = Task("cifar10", many, TURNED, test)
+    return dict(zip(SCALES, (digits, standard, paper), strict=True))[scale]
 
 
-def femnist(scale: str) -> Task:
-    """Adaptive expert models: one client per writer, 182 of them."""
-    quick = common.digits(QuantitySkew(clients=20, alpha=3.0, least=20), common.OWN_FIFTH)
-    some, every = (ByColumn("writer_id", clients=n) for n in (40, 182))
-    standard = Task("mnist", some, LeNet(), common.OWN_FIFTH)
-    return common.scaled(scale, quick, standard, Task("femnist", every, WRITER, common.OWN_FIFTH))
-
-
-TASKS = {f"003/{task.__name__}": task for task in (cifar10, rotated_cifar10, femnist)}
-
+TASKS = {**common.tasks("adaptive"), "003/rotated_cifar10": rotated_cifar10}
 
 BEST, MOE, ALL_EQUAL = "IFCA", "MoE", "Ensemble"
 EAGER = "MoE, faster gate"

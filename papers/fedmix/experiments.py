@@ -11,26 +11,20 @@ from typing import Any
 
 from companion.sections import Run, Setting, federated, placed
 from fedlib import algorithms, data
-from fedlib import partition as parts
 from fedlib.engine import EarlyStop, State, play_round
-from fedlib.federation import CropFlip
-from fedlib.models import MLP, LeNet, ResNet, fedmix_lenet5, widened
+from fedlib.models import ResNet, widened
 from fedlib.optim import Optimizer, adam, sgd
 from fedlib.partition import (
     IID,
-    ByColumn,
     ClientSubset,
-    Dirichlet,
-    LabelPermuted,
     MatchedHoldout,
-    Rotated,
 )
 from fedlib.privacy import NoisyFedMix
 from fedlib.runs import Experiment, initial_state, run_with_state
 from fedlib.tasks import Task
 from fedlib.values import value, within
 from papers import fedmix as names
-from papers.scaled import BOTH, FEW, ONCE, OWN_FIFTH, OWN_TENTHS, SMALL, scaled, sections
+from papers.scaled import BOTH, ONCE, sections, tasks
 
 
 @value
@@ -57,71 +51,7 @@ class Mixtures(Setting):
         return Optimizer("adam", lr=self.server_rate, rates=rates)
 
 
-SKEW = Dirichlet(clients=100, alpha=1.0, size=450)
 SUMS, CLIP = "secure sums", 0.03
-
-
-def _task(scale: str, dataset: str, few: Any, some: Any, all_: Any = None) -> Task:
-    """Return a task by the partitions of the three scales; the last is ``some`` for None."""
-    quick, standard = Task("digits", few, SMALL, FEW), Task(dataset, some, LeNet())
-    return scaled(scale, quick, standard, Task(dataset, all_ or some, fedmix_lenet5()))
-
-
-def cifar10(scale: str) -> Task:
-    """FedMix, sec. 4.1: 100 clients with label shares from Dir(1.0), 450 examples each."""
-    return _task(scale, "cifar10", Dirichlet(clients=20, alpha=1.0, size=60), SKEW)
-
-
-def fashion_mnist(scale: str) -> Task:
-    """The label skew of 000/cifar10 on Fashion-MNIST, which the paper does not have."""
-    here = cifar10(scale)
-    return here if scale == "quick" else replace(here, dataset="fashion_mnist")
-
-
-def cifar100(scale: str) -> Task:
-    """FedMix, sec. 4.1: Pachinko allocation to 500 clients; digits have no coarse labels."""
-    fewer, test = parts.Pachinko(clients=100, size=100), MatchedHoldout(5000, 20, 50, source="test")
-    digits = Task("digits", Dirichlet(clients=30, alpha=0.3, size=40), SMALL, FEW)
-    sample = Task("cifar100_sample", fewer, LeNet(), OWN_FIFTH, augment=CropFlip())
-    whole = Task("cifar100", parts.Pachinko(), ResNet(), test, augment=CropFlip())
-    return scaled(scale, digits, sample, whole)
-
-
-def femnist(scale: str) -> Task:
-    """FedMix, sec. 4.1: one client per writer; digits of unknown writers differ in amount."""
-    uneven, writers = parts.QuantitySkew(clients=30, alpha=3.0, least=15), ByColumn("writer_id")
-    digits, mnist = Task("digits", uneven, SMALL, OWN_FIFTH), Task("mnist", writers, LeNet())
-    whole = Task("femnist", writers, fedmix_lenet5(), OWN_TENTHS)
-    return scaled(scale, digits, replace(mnist, held_out=OWN_TENTHS), whole)
-
-
-def rotated_mnist(scale: str) -> Task:
-    """FedMix, sec. 4.2: every digit turned by one of 8 angles, in each client's own shares."""
-    few, some = Rotated(IID(clients=20, size=60)), Rotated(IID(clients=100, size=300))
-    return _task(scale, "mnist", few, some, Rotated(IID(clients=100)))
-
-
-def rotated_skewed_mnist(scale: str) -> Task:
-    """FedMix, sec. 4.2: rotated MNIST whose clients also differ in their label shares."""
-    sizes = ((20, 60), (100, 300), (100, 500))
-    return _task(scale, "mnist", *(Rotated(Dirichlet(clients=n, size=size)) for n, size in sizes))
-
-
-def two_class_mnist(scale: str) -> Task:
-    """FedMix, App. F: 100 clients with two shards of one class each."""
-    digits = Task("digits", parts.Shards(clients=20), MLP((32,)), FEW)
-    return digits if scale == "quick" else Task("mnist", parts.Shards(), MLP())
-
-
-def permuted_cifar10(scale: str) -> Task:
-    """FedMix, sec. 4.3: 20 i.i.d. clients that use one of four label permutations."""
-    dealt = (IID(clients=20, size=60), IID(clients=20, size=450), IID(clients=20))
-    return _task(scale, "cifar10", *map(LabelPermuted, dealt))
-
-
-_FIRST = (cifar10, fashion_mnist, cifar100, femnist, rotated_mnist, rotated_skewed_mnist)
-TASKS = {f"000/{task.__name__}": task for task in (*_FIRST, two_class_mnist, permuted_cifar10)}
-
 # The auto-encoders' widths (App. F).
 VAE = {
     "two_class_digits": {"hidden": (64, 32), "latent": 8, "samples": 4},
@@ -326,6 +256,7 @@ def overheard(experiment: Experiment) -> tuple[Any, ...]:
     return report.messages["phi"].double().numpy(), q, *of, fed.class_names
 
 
+TASKS = tasks("fedmix")
 section = sections("fedmix", Mixtures, TASKS)
 LABEL_SKEW = section("label_skew", _label_skew)
 COMMUNICATION = section("communication", _communication)

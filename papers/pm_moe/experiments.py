@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, replace
-from functools import partial
 from typing import Any, Self
 
 import torch
@@ -11,43 +10,13 @@ from companion.sections import Run, Setting, federated, placed
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
 from fedlib.federation import Federation
-from fedlib.models import FastText, LeNet, Params
+from fedlib.models import Params
 from fedlib.models.families import ACTIVATIONS, INITS, GateNet
 from fedlib.optim import sgd
-from fedlib.partition import ClassDirichlet, LocalHoldout
 from fedlib.runs import Experiment, rounds, run_with_state
-from fedlib.tasks import Task
 from fedlib.values import value, within
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
-from papers.scaled import MAJORITY, ONCE, digits, floor, scaled, sections
-
-# Named settings, and what `python -m papers` says of them.
-DATASETS = {
-    "mnist": "PM-MoE: every class Dir(0.1) over 20 clients; a ratio of each is shared equally.",
-    "fashion_mnist": "004/mnist on Fashion-MNIST.",
-    "cifar10": "004/mnist on CIFAR-10.",
-    "cifar100": "004/mnist on CIFAR-100.",
-    "tiny_imagenet": "004/mnist on Tiny-ImageNet with its correct labels, 550 images per class.",
-    "ag_news": "004/mnist on news of four classes, with fastText.",
-}
-SAMPLED = ("cifar100", "tiny_imagenet")  # at the standard scale
-
-
-def task(dataset: str, scale: str, shared: float = 0.0) -> Task | None:
-    """Return the task of a data set, None for texts at the quick scale: digits are none.
-
-    PFLlib's partition: train and test together, 75% of a client's examples for training, every
-    class Dir(0.1) over 20 clients but for a ratio that is ``shared`` equally. At the standard scale
-    the partition is the paper's, and only the training parts are smaller: a share of the data as a
-    whole would be dealt to another federation.
-    """
-    skew, own = ClassDirichlet(shared=shared), LocalHoldout(test=0.25, validation=0.1, merge=True)
-    text, sampled = dataset == "ag_news", dataset in SAMPLED
-    small, wide = LeNet(), LeNet(channels=(32, 64), hidden=(512,))
-    held_out, sample = (own, "_sample") if sampled else (replace(own, train=0.2), "")
-    quick = None if text else digits(replace(skew, clients=10), own)
-    standard = Task(dataset + sample, skew, FastText() if text else small, held_out)
-    return scaled(scale, quick, standard, Task(dataset, skew, FastText() if text else wide, own))
+from papers.scaled import MAJORITY, ONCE, floor, sections, tasks
 
 
 @value
@@ -101,15 +70,6 @@ class PrivateParts(Setting):
     def shared(self) -> float:
         """The ratio of every class that is shared equally."""
         return float(self.task.partition.shared)  # type: ignore[attr-defined]
-
-
-def _named(dataset: str, about: str) -> Callable[..., Task | None]:
-    made = partial(task, dataset)
-    made.__doc__ = about
-    return made
-
-
-TASKS = {f"004/{dataset}": _named(dataset, about) for dataset, about in DATASETS.items()}
 
 
 def fourteen(setting: PrivateParts) -> dict[str, FedAvg]:
@@ -265,6 +225,7 @@ def _choices(setting: PrivateParts) -> list[tuple[dict[str, Any], dict[str, Any]
     ]
 
 
+TASKS = tasks("pm_moe")
 section = sections("pm_moe", PrivateParts, TASKS)
 FOURTEEN = section("fourteen", _each_ratio(lambda setting: placed(first_stages(setting))))
 PRIVATE_PARTS = section("private_parts", _each_ratio(_mixtures))

@@ -9,23 +9,16 @@ from typing import Any, Self
 
 from companion.sections import Run, federated, placed
 from fedlib.algorithms import CommonestLabel, FedAvg, LastClient, Local, Mixture
-from fedlib.models import MLP, BiLSTM, Family, LeNet
+from fedlib.models import MLP, Family, LeNet
 from fedlib.optim import adam
 from fedlib.partition import (
     ClientSubset,
     Dirichlet,
-    MajorityClasses,
-    MatchedHoldout,
     OptOut,
-    Request,
 )
 from fedlib.runs import Experiment
-from fedlib.tasks import Task
 from fedlib.values import value
 from papers import scaled as common
-
-# Local tests mirror a client's classes, at most half of its examples from each.
-HELD = MatchedHoldout(pool=5000, validation=200, test=500)
 
 
 @value
@@ -63,64 +56,6 @@ class Stages(common.AtHome):
         cohort = self.cohort if isinstance(self.cohort, float) else min(self.cohort, left)
         return replace(self, task=replace(self.task, opt_out=OptOut(clients=q)), cohort=cohort)
 
-
-def _images(
-    scale: str, few: Request, dataset: str, real: Request, held: MatchedHoldout = HELD
-) -> Task:
-    whole = Task(dataset, real, LeNet(), held)
-    return common.digits(few) if scale == "quick" else whole
-
-
-def cifar10(scale: str, p: float = 0.8) -> Task:
-    """Specialised federated learning: two majority classes make up the fraction p."""
-    few, real = (MajorityClasses(clients=n, size=n, p=p) for n in (20, 100))
-    return _images(scale, few, "cifar10", real)
-
-
-def fashion_mnist(scale: str, p: float = 0.8) -> Task:
-    """001/cifar10 on Fashion-MNIST, with the network that the paper describes."""
-    here = cifar10(scale, p)
-    return here if scale == "quick" else replace(here, dataset="fashion_mnist")
-
-
-def ag_news(scale: str, p: float = 0.8) -> Task | None:
-    """Specialised federated learning on news of four classes, 1,000 clients, BiLSTM."""
-    held = MatchedHoldout(pool=5000, validation=100, test=200)
-    short = BiLSTM(vocabulary=5002, embedding=50, hidden=32, tokens=24)
-    some, every = (MajorityClasses(clients=n, size=100, p=p) for n in (100, 1000))
-    news = Task("ag_news", some, short, held)
-    return common.scaled(scale, None, news, replace(news, partition=every, model=BiLSTM()))
-
-
-def dirichlet_cifar10(scale: str, alpha: float = 0.5) -> Task:
-    """Specialised federated learning, label shares from Dir(alpha) instead of a majority."""
-    few, real = (Dirichlet(clients=n, alpha=alpha, size=k) for n, k in ((20, 40), (100, 100)))
-    return _images(scale, few, "cifar10", real)
-
-
-def first_cifar10(scale: str, p: float = 0.8) -> Task:
-    """The first version of 001: 5 clients whose majority classes differ."""
-    partition = MajorityClasses(clients=5, size=100, p=p, pairs="disjoint")
-    held = MatchedHoldout(pool=5000, validation=400, test=500)
-    return _images(scale, partition, "cifar10", partition, held)
-
-
-def first_cifar100(scale: str, p: float = 0.8) -> Task:
-    """The first version of 001: 50 clients, each with a majority of two of the 100 classes."""
-    every = MajorityClasses(clients=50, size=100, p=p, pairs="disjoint")
-    fewer = replace(every, clients=5, size=60)
-    few, many = MatchedHoldout(3000, 40, 40), MatchedHoldout(25000, 400, 150)
-    sample = Task("cifar100_sample", every, LeNet(), few)
-    return common.scaled(
-        scale, common.digits(fewer), sample, Task("cifar100", every, LeNet(), many)
-    )
-
-
-TASKS = {
-    **{f"001/{t.__name__}": t for t in (cifar10, fashion_mnist, ag_news, dirichlet_cifar10)},
-    "002/cifar10": first_cifar10,
-    "002/cifar100": first_cifar100,
-}
 
 MIXTURE = "Mixture"
 SMALL = f"{MIXTURE}, small specialist and gate"
@@ -271,6 +206,7 @@ def _first_version(setting: Stages, dataset: str) -> list[Run]:
     return runs
 
 
+TASKS = common.tasks("specialists")
 section = common.sections("specialists", Stages, TASKS)
 SPECIALISTS = section("specialists", _by_fraction, common.BOTH)
 RATE_SWEEP = section("specialists_rates", _by_rate)

@@ -17,7 +17,7 @@ from papers import pm_moe
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis
 from papers.pm_moe.analysis import PARTS, called, gains, made_of, printed, ranks, scores, varied
 from papers.pm_moe.claims import fourteen_claims, gate_claims, mixture_claims
-from papers.pm_moe.experiments import DATASETS, FOURTEEN, GATES, PRIVATE_PARTS, fourteen, task
+from papers.pm_moe.experiments import FOURTEEN, GATES, PRIVATE_PARTS, TASKS, fourteen
 from papers.scaled import FEDAVG, MAJORITY
 
 SIZES = (10, 30)
@@ -175,7 +175,7 @@ def test_the_standard_scale_thins_the_papers_partition_and_the_quick_one_has_dig
         mine, whole = setting.task, paper[dataset].task
         assert (mine.partition, mine.portion) == (whole.partition, whole.portion)
         assert replace(mine.held_out, train=1.0) == whole.held_out and mine.held_out.train < 1
-    quick = {name: task(name, "quick", shared=0.2) for name in DATASETS}
+    quick = {name[4:]: task("quick", shared=0.2) for name, task in TASKS.items()}
     assert quick.pop("ag_news") is None and {t.model for t in quick.values()} == {MLP((32,))}
     assert all(t.dataset == "digits" and t.partition.shared == 0.2 for t in quick.values())
 
