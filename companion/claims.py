@@ -38,6 +38,7 @@ UNTESTED, ELSEWHERE = "not tested", "not at this scale"
 UNTRAINED = "not trained here"  # it compares with a model that is no better than none
 MISSING = "not trained yet"  # what was measured for a claim whose runs are not there
 TESTED = (HOLDS, FAILS, OPEN)
+WORST = (FAILS, OPEN, ELSEWHERE, UNTRAINED, UNTESTED, HOLDS)  # first, where claims are folded
 DEMO = "demo"  # follows the verdict of what was tested on digits
 MARKS = {
     DEMO: "a demonstration on digits, which decides nothing about the paper",
@@ -173,15 +174,11 @@ def folded(table: pd.DataFrame) -> pd.DataFrame:
             f"{verdict}: {', '.join(some['claim'].str.partition(' beats ')[0])}"
             for verdict, some in others.groupby("verdict", sort=False)
         ]
-        worst = next(
-            (v for v in (FAILS, OPEN, ELSEWHERE, UNTRAINED) if v in set(others["verdict"])),
-            UNTESTED,
-        )
         rows.append(
             group.iloc[0].to_dict()
             | {"claim": f"{held.sum()} of {len(group)} methods beat the majority-class baseline"}
             | {"measured": "; ".join(missed), "detects": nan, "needed": 0, "values": ""}
-            | {"verdict": HOLDS if held.all() else worst, "seeds": group["seeds"].min()}
+            | {"verdict": min(group["verdict"], key=WORST.index), "seeds": group["seeds"].min()}
         )
     return pd.concat([table[~about], pd.DataFrame(rows, columns=table.columns)], ignore_index=True)
 
@@ -259,24 +256,24 @@ def _judge(
     bounds, looked = [b for b in (least, most) if isfinite(b)], (looks or {}).get(len(values), 1)
     ends = _seen(values, bounds) if isinstance(limits, str) else limits
     mean, low, high = interval(values, limits=ends, looks=looked)
-    scale, about = 100 if unit else 1, {"unit": unit, **about}
-    claim = _measured(text, place, values, (mean, low, high), (least, most), **about)
+    scale, by_seed = 100 if unit else 1, " ".join(f"{v:.9g}" for v in values)
+    claim = Claim(
+        text, place, _in_words(mean, low, high, least, most, unit), UNTESTED, len(values),
+        effect=scale * mean, low=scale * low, high=scale * high, least=scale * least,
+        most=scale * most, detects=scale * inference.detectable(values), unit=unit,
+        values=by_seed, **about,
+    )  # fmt: skip
     if len(values) < LEAST_SEEDS:
         return claim
-    outside = high < least or most < low
-    verdict = HOLDS if least < low and high < most else FAILS if outside else OPEN
+    verdict = (
+        HOLDS if least < low and high < most else FAILS if high < least or most < low else OPEN
+    )
     asked = bounds if least < mean < most else [least if mean <= least else most]
     nearest = min(bounds, key=lambda b: abs(mean - b))
-    claim = _cautious(
-        replace(
-            claim,
-            verdict=verdict,
-            clear=min(abs(end - b) for end in (low, high) for b in bounds) > (high - low) / 2,
-            detects=scale * inference.detectable(values),
-            needed=inference.needed(values, nearest) if verdict == OPEN else 0,
-            p=min(looked * max(inference.p_value(values, b, ends) for b in asked), 1.0),
-        )
-    )
+    p = min(looked * max(inference.p_value(values, b, ends) for b in asked), 1.0)
+    clear = min(abs(end - b) for end in (low, high) for b in bounds) > (high - low) / 2
+    needed = inference.needed(values, nearest) if verdict == OPEN else 0
+    claim = _cautious(replace(claim, verdict=verdict, clear=clear, needed=needed, p=p))
     if not here:
         return replace(claim, verdict=ELSEWHERE, needed=0, p=nan)
     floored = floor and runs and all(v <= floor.get(s, -inf) + BARELY for s, v in runs.items())
@@ -286,26 +283,6 @@ def _judge(
     if (low == high and low in bounds) or (floored and verdict == HOLDS):
         return replace(claim, verdict=ELSEWHERE if floored else FAILS, needed=0, p=nan)
     return claim
-
-
-def _measured(
-    text: str,
-    place: str,
-    values: Sequence[float],
-    ends: tuple[float, float, float],
-    criterion: tuple[float, float],
-    unit: str,
-    **about: Any,
-) -> Claim:
-    """Return a claim that is not judged yet: its number, interval and bounds."""
-    words = _in_words(*ends, *criterion, unit)
-    effect, low, high, least, most = ((100 if unit else 1) * n for n in (*ends, *criterion))
-    by_seed = " ".join(f"{v:.9g}" for v in values)
-    return Claim(
-        text, place, words, UNTESTED, len(values),
-        effect=effect, low=low, high=high, unit=unit,
-        least=least, most=most, values=by_seed, **about,
-    )  # fmt: skip
 
 
 def _cautious(claim: Claim) -> Claim:

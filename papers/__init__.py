@@ -8,7 +8,7 @@ from companion import theme
 
 
 def _own() -> theme.Theme:
-    from papers.theme import THEME  # when a figure is drawn: it needs every paper
+    from papers.theme import THEME  # when a figure is drawn
 
     return THEME
 

@@ -55,9 +55,9 @@ def _most_clusters(panel: Panel) -> pd.DataFrame:
 
 def _of_004(item: str, notebook: str) -> PublishedTable:
     section = FOURTEEN if item == "Table 1" else PRIVATE_PARTS
-    keys, printed = ("method", "stage", "S"), partial(pm_moe.printed, item)
     scores = lambda panel: pm_moe.scores(panel.frame)  # noqa: E731
-    return PublishedTable("004", section, notebook, printed, scores, keys, (item, "S"), family)
+    printed = partial(pm_moe.printed, item)
+    return PublishedTable("004", section, notebook, printed, scores, _KEYS, (item, "S"), family)
 
 
 def _of_two_experts(paper: str, section: Section, notebook: str) -> PublishedTable:
@@ -65,32 +65,20 @@ def _of_two_experts(paper: str, section: Section, notebook: str) -> PublishedTab
     return PublishedTable(paper, section, notebook, printed, _no_opt_out, keys, ("metric", "p"))
 
 
-# What is printed of a data set, and what a panel measures.
-_APPENDIX_F = (lambda dataset: fedmix.printed()), (lambda panel: fedmix.measured(panel.frame))
-_TABLE_2 = adaptive.printed, _most_clusters
-_BEST = (
-    pm_moe.best_printed,
-    (lambda panel: pm_moe.best_of_nine(pm_moe.scores(panel.frame), panel.diverged)),
-)
+# What is printed of a data set, what a panel measures, and by which columns they are matched.
+_KEYS = ("method", "stage", "S")
+_MEASURED = lambda panel: fedmix.measured(panel.frame)  # noqa: E731
+_APPENDIX_F = lambda dataset: fedmix.printed(), _MEASURED, ("what", "method"), ("what",)
+_BEST = lambda panel: pm_moe.best_of_nine(pm_moe.scores(panel.frame), panel.diverged)  # noqa: E731
+_TABLE_1 = pm_moe.best_printed, _BEST, _KEYS, ("Table 1", "S"), family
+_TABLE_2 = adaptive.printed, _most_clusters, ("method", "p", "eps"), ("p",)
 TABLES: tuple[PublishedTable, ...] = (
-    PublishedTable(
-        "000", NEW_CLIENTS, "07_new_clients", *_APPENDIX_F, keys=("what", "method"), apart=("what",)
-    ),
+    PublishedTable("000", NEW_CLIENTS, "07_new_clients", *_APPENDIX_F),
     _of_two_experts("001", SPECIALISTS, "09_specialists_and_generalists"),
     _of_two_experts("002", FIRST_VERSION, "10_opt_out"),
-    PublishedTable(
-        "003", ADAPTIVE, "11_adaptive_experts", *_TABLE_2, ("method", "p", "eps"), apart=("p",)
-    ),
+    PublishedTable("003", ADAPTIVE, "11_adaptive_experts", *_TABLE_2),
     _of_004("Table 1", "12_fourteen_baselines"),
-    PublishedTable(
-        "004",
-        PRIVATE_PARTS,
-        "13_pm_moe",
-        *_BEST,
-        ("method", "stage", "S"),
-        ("Table 1", "S"),
-        family,
-    ),
+    PublishedTable("004", PRIVATE_PARTS, "13_pm_moe", *_TABLE_1),
     _of_004("Table 2", "13_pm_moe"),
     _of_004("Table 3", "14_energy_denoising"),
     _of_004("Table 4", "13_pm_moe"),

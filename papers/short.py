@@ -177,10 +177,16 @@ def number(claim: Claim, *wanted: str, sign: int = 1) -> str:
     if claim.verdict not in wanted:
         told = f"{claim.text!r} {claim.verdict}: {claim.measured}"
         raise Unsupported(f"{told}; the sentence says it {' or '.join(wanted)}")
+    mean, low, high = _digits(claim, sign, "+" if OPEN in wanted and claim.unit else "")
+    return f"{mean} [{low}, {high}; {claim.seeds} seeds]"
+
+
+def _digits(claim: Claim, sign: int = 1, plus: str = "") -> tuple[str, str, str]:
+    """Return a claim's number and the ends of its interval, or those of its negative."""
+    digits = 1 if claim.unit else 2
     low, high = sorted(sign * end for end in (claim.low, claim.high))
-    digits, plus = (1, "+" * (OPEN in wanted)) if claim.unit else (2, "")
     mean = f"{sign * claim.effect:{plus}.{digits}f} {claim.unit}".strip()
-    return f"{mean} [{low:.{digits}f}, {high:.{digits}f}; {claim.seeds} seeds]"
+    return mean, f"{low:.{digits}f}", f"{high:.{digits}f}"
 
 
 def _known(claim: Claim) -> bool:
@@ -195,18 +201,15 @@ def told(claim: Claim, rival: str = "") -> str:
         why = few if 0 < claim.seeds < LEAST_SEEDS else "not trained here yet"
         why = "one of them did not train" if claim.verdict == UNTRAINED else why
         return f"is not compared with {rival} ({why})" if rival else f"not known yet ({why})"
-    low, high = claim.low, claim.high
+    sign = -1 if rival and claim.high < 0 else 1
+    clear = claim.verdict != OPEN and (claim.low > 0 or claim.high < 0)
+    mean, low, high = _digits(claim, sign if clear else 1, "" if clear or not rival else "+")
+    ends = f"95% CI {low} to {high}, {claim.seeds} seeds"
     if not rival:
-        return f"{_number(claim.effect, claim)} ({_interval(low, high, claim)})"
-    decided = claim.verdict in (HOLDS, FAILS, ELSEWHERE)
-    if low > 0 and decided:
-        return f"beats {rival} by {_number(claim.effect, claim)} ({_interval(low, high, claim)})"
-    if high < 0 and decided:
-        return (
-            f"trails {rival} by {_number(-claim.effect, claim)} ({_interval(-high, -low, claim)})"
-        )
-    number = f"{_number(claim.effect, claim, '+')}, {_interval(low, high, claim)}"
-    return f"does not differ clearly from {rival} ({number})"
+        return f"{mean} ({ends})"
+    if not clear:
+        return f"does not differ clearly from {rival} ({mean}, {ends})"
+    return f"{'beats' if sign > 0 else 'trails'} {rival} by {mean} ({ends})"
 
 
 def short(claim: Claim) -> str:
@@ -215,16 +218,5 @@ def short(claim: Claim) -> str:
         return "one of them did not train"
     if not _known(claim):
         return "not trained here yet" if claim.seeds == 0 else f"too few seeds ({claim.seeds})"
-    sign = "+" if claim.unit else ""
-    digits = 1 if claim.unit else 2
-    ends = f"[{claim.low:.{digits}f}, {claim.high:.{digits}f}]"
-    return f"{_number(claim.effect, claim, sign)} {ends}"
-
-
-def _number(value: float, claim: Claim, sign: str = "") -> str:
-    return f"{value:{sign}.1f} {claim.unit}" if claim.unit else f"{value:{sign}.2f}"
-
-
-def _interval(low: float, high: float, claim: Claim) -> str:
-    digits = 1 if claim.unit else 2
-    return f"95% CI {low:.{digits}f} to {high:.{digits}f}, {claim.seeds} seeds"
+    mean, low, high = _digits(claim, plus="+" if claim.unit else "")
+    return f"{mean} [{low}, {high}]"

@@ -47,12 +47,6 @@ def _compared(
     return [claim for claims in each for claim in claims]
 
 
-def _of(values: Mapping[Any, BySeed], *rows: tuple[Any, ...], **more: Any) -> list[Claim]:
-    """Test rows of (name, a, rule, b), whose sides are keys of ``values``; they are words too."""
-    pairs = ((name, values[a], rule, values[b], {"a": a, "b": b}) for name, a, rule, b in rows)
-    return _judged(pairs, **more)
-
-
 # Divergence and specialisation: sec. 1 and 2, Fig. 1, 3 and 14.
 
 
@@ -193,24 +187,21 @@ def ablation_claims(frame: pd.DataFrame) -> list[Claim]:
     always asked.
     """
     local, new = final(frame, "test_accuracy"), final(frame, "global_accuracy")
-    etas, sent, claims = analysis.etas_of(frame), megabytes(frame), []
+    etas, sent, rows = analysis.etas_of(frame), megabytes(frame), list[tuple[Any, ...]]()
     for few, many in pairwise(analysis.experts_of(frame)):
-        sides = names.with_experts(many), ">", names.with_experts(few)
-        words = {"few": few, "many": many}
-        claims += _of(local, ("more.local", *sides), **words)
-        claims += _of(new, ("more.new", *sides), **words)
+        a, b, words = *map(names.with_experts, (many, few)), {"few": few, "many": many}
+        rows += [("more.local", local[a], ">", local[b], words)]
+        rows += [("more.new", new[a], ">", new[b], words)]
     if names.TEN in local:
-        claims += _judged([("ten", own_experts(frame, names.TEN), ">", 0.9)])
+        rows.append(("ten", own_experts(frame, names.TEN), ">", 0.9))
     for low, high in pairwise(etas):
-        sides = names.with_pruning(low), ">", names.with_pruning(high)
-        claims += _of(sent, ("pruned.fewer", *sides), low=low, high=high)
+        less, more = (sent[names.with_pruning(eta)] for eta in (low, high))
+        rows.append(("pruned.fewer", less, ">", more, {"low": low, "high": high}))
     plain, half, most = (names.with_pruning(eta) for eta in (0, 0.5, max(etas, default=0)))
     pruned = local[most] if most != plain else {}
-    rows = (
-        ("pruned.half", local[half], ">=", local[plain]),
-        ("pruned.most", local[plain], ">", pruned),
-    )
-    return claims + _judged(rows)
+    rows.append(("pruned.half", local[half], ">=", local[plain]))
+    rows.append(("pruned.most", local[plain], ">", pruned))
+    return _judged(rows)
 
 
 def own_experts(frame: pd.DataFrame, method: str) -> dict[int, float]:

@@ -12,11 +12,16 @@ from companion.claims import ELSEWHERE, FAILS, HOLDS, KINDS, PAPER, Claim, judge
 from companion.sections import SCALES
 from fedlib import paths
 from papers import findings
+from papers.adaptive.analysis import WITHOUT
+from papers.adaptive.experiments import ALL_EQUAL, BEST, EAGER, MOE
+from papers.fedmix import BETWEEN, SHARED
 from papers.judging import by, judged, said
+from papers.pm_moe import MIXED
 from papers.published import published, words
 from papers.registry import SECTIONS
-from papers.scaled import MAJORITY
+from papers.scaled import MAJORITY, TUNED
 from papers.short import Missing, Unsupported, number
+from papers.specialists.analysis import LOSSES, SKEWS
 
 ROWS = list(csv.DictReader((paths.ROOT / "papers" / "claims.csv").open(newline="")))
 POINTS = dict(enumerate((0.031, 0.030, 0.029)))
@@ -53,7 +58,9 @@ def test_what_has_a_look_is_run_or_drawn_somewhere():
         for dataset in section.settings(scale)
         for run in section.runs(scale, dataset, costly=True)
     ]
-    drawn = {"one epoch", "trained, one epoch", "bound", "exact", "drawn"}
+    drawn = {"one epoch", "trained, one epoch", "bound", "exact", "drawn", SHARED, BETWEEN}
+    drawn |= {*MIXED, *(f"{skew}, {of}" for skew in SKEWS for of in LOSSES)}
+    drawn |= {f"{method}, {WITHOUT}" for method in (MOE, EAGER, ALL_EQUAL, BEST, TUNED)}
     assert {*words("theme.csv", "method")} <= {*runs} | drawn
 
 
