@@ -16,7 +16,6 @@ from fedlib.runs.provenance import DIRTY
 
 COLUMNS = ["key", "run", "rounds"]
 DIVERGED = "diverged"  # why a method is absent from a panel
-DIVERGED = "diverged"  # why a method is absent from a panel
 
 
 def stored() -> pd.DataFrame:

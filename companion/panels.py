@@ -84,7 +84,6 @@ def panels(
     seeds: int = 0,
     rounds: int = 0,
     device: str = "auto",
-    workers: int = 1,
 ) -> list[Panel]:
     """Return one panel per data set of ``scale``, training the runs that are not stored.
 
@@ -107,7 +106,7 @@ def panels(
     shown = []
     for name, setting in section.settings(scale, dataset).items():
         asked = section.by_run(scale, name, methods, seeds=seeds, rounds=rounds)
-        done = iter(sweep([e for _, es in asked for e in es], workers=workers, device=device))
+        done = iter(sweep([e for _, es in asked for e in es], device=device))
         runs = [(run, [next(done) for _ in es]) for run, es in asked]
         frame = together((run.method, run.where, results) for run, results in runs)
         gone = untrained(runs)

@@ -5,7 +5,7 @@ costs are CPU seconds of stored runs of the same kind.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -47,7 +47,8 @@ def planned(registry: Registry, scale: str, wanted: Sequence[str] = ()) -> list[
     at once. ValueError for an unknown one.
     """
     found: dict[Experiment, Planned] = {}
-    for asked in [_part(registry, scale, name) for name in wanted] or [_asked(registry, scale)]:
+    parts = [_part(registry, scale, name) for name in wanted or registry.sections]
+    for asked in parts if wanted else [[p for part in parts for p in part]]:
         for one in sorted(asked, key=lambda p: p.experiment.seed):
             for stage in one.experiment.stages:
                 found.setdefault(stage, replace(one, experiment=stage))
@@ -58,10 +59,6 @@ def listed(plan: Iterable[Planned]) -> str:
     """Return how many runs of a plan there are, a line per section, data set and seed."""
     left = Counter(f"{p.section} on {p.dataset}, seed {p.experiment.seed}" for p in plan)
     return "\n".join(f"  {where}: {count} to run" for where, count in left.items())
-
-
-def _asked(registry: Registry, scale: str) -> list[Planned]:
-    return [p for section in registry.sections.values() for p in _of_section(section, scale)]
 
 
 def _part(registry: Registry, scale: str, wanted: str) -> list[Planned]:
@@ -196,21 +193,14 @@ def summed(plan: Sequence[Planned], missing: Sequence[Planned]) -> pd.DataFrame:
 
 def costs_of(experiments: Iterable[Experiment]) -> dict[Experiment, float]:
     """Return what runs cost in CPU seconds: their own, or what stored ones of their kind do."""
-    known, unknown = dict[Experiment, float](), []
-    rates: dict[Hashable, list[float]] = {}
-    for one in experiments:
-        found = find(one)
-        cost = None if found is None else found.provenance.get("cpu_seconds")
-        if cost is None:
-            unknown.append(one)
-        else:
-            known[one] = cost
-            rates.setdefault(kind_of(one), []).append(cost / _length(one))
-    return known | {
-        one: float(np.mean(rates[kind])) * _length(one)
-        for one in unknown
-        if (kind := kind_of(one)) in rates
-    }
+    found = {one: find(one) for one in experiments}
+    costs = {e: r.provenance.get("cpu_seconds") for e, r in found.items() if r is not None}
+    known = {one: cost for one, cost in costs.items() if cost is not None}
+    rates = defaultdict[Hashable, list[float]](list)
+    for one, cost in known.items():
+        rates[kind_of(one)].append(cost / _length(one))
+    alike = {one: rates[kind] for one in found if (kind := kind_of(one)) in rates}
+    return {one: float(np.mean(of)) * _length(one) for one, of in alike.items()} | known
 
 
 def _length(one: Experiment) -> int:

@@ -15,15 +15,7 @@ from companion import diverged
 from companion.plan import listed, planned
 from companion.sections import SCALES, Registry
 from fedlib.runs import Experiment, Result, export, find
-from fedlib.runs.exported import (
-    files,
-    group_of,
-    place_of_more,
-    places,
-    read_run,
-    refusal,
-    writing,
-)
+from fedlib.runs.exported import files, group_of, place_of_more, places, read_run, refusal, writing
 from fedlib.runs.provenance import began_with, dirty
 
 Made = Mapping[Experiment, Mapping[str, Any]]  # provenances

@@ -9,6 +9,7 @@ train for one round only, as audits of a message do, nothing is expected.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from math import inf, nan
 from typing import Any
 
@@ -20,7 +21,7 @@ from companion.claims import BARELY, BASELINE, UNTESTED, UNTRAINED, Claim
 from companion.sections import Run
 from fedlib import data
 from fedlib.algorithms import CommonestLabel
-from fedlib.runs import Result, find
+from fedlib.runs import Experiment, Result, find
 
 KEPT, FIRST, CONSTANT = (
     "kept round 0", "no better than its first evaluation", "no better than a constant"
@@ -38,23 +39,16 @@ def untrained(runs: Iterable[tuple[Run, Sequence[Result]]]) -> pd.DataFrame:
         for _, r in given
         if isinstance(r.experiment.algorithm, CommonestLabel)
     }
-    told: dict[str, str] = {}
 
-    def why(result: Result) -> str:
-        for stage in result.experiment.stages:
-            key = stage.key
-            if key not in told:
-                one = known.get(key) or find(stage)
-                floor = floors.get((stage.task, stage.seed), nan)
-                told[key] = why_untrained(one, floor) if one else ""
-            if told[key]:
-                return told[key]
-        return ""
+    @cache
+    def why(stage: Experiment) -> str:
+        one = known.get(stage.key) or find(stage)
+        return why_untrained(one, floors.get((stage.task, stage.seed), nan)) if one else ""
 
     rows = [
         {"method": run.method, "seed": result.experiment.seed, **run.where, "why": reason}
         for run, result in given
-        if (reason := why(result))
+        if (reason := next(filter(None, map(why, result.experiment.stages)), ""))
     ]
     return pd.DataFrame(rows, columns=[*{**dict.fromkeys(COLUMNS), **(rows or [{}])[0]}])
 

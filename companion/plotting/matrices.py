@@ -67,9 +67,7 @@ def heatmaps(
 
 
 def label_sets(
-    panels: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    names: Sequence[str],
-    **labels: Any,
+    panels: Mapping[str, tuple[np.ndarray, np.ndarray]], names: Sequence[str], **labels: Any
 ) -> Drawn:
     """Draw who holds which labels, and who is thought to, a panel above the other.
 

@@ -17,12 +17,7 @@ from fedlib.algorithms import IFCA, Local, Mixture
 from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.models import MLP, Family, LeNet
 from fedlib.optim import Optimizer
-from fedlib.partition import (
-    IID,
-    MatchedHoldout,
-    RepeatedDeals,
-    Rotated,
-)
+from fedlib.partition import IID, MatchedHoldout, RepeatedDeals, Rotated
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import one_of, value

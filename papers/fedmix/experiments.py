@@ -14,11 +14,7 @@ from fedlib import algorithms, data
 from fedlib.engine import EarlyStop, State, play_round
 from fedlib.models import ResNet, widened
 from fedlib.optim import Optimizer, adam, sgd
-from fedlib.partition import (
-    IID,
-    ClientSubset,
-    MatchedHoldout,
-)
+from fedlib.partition import IID, ClientSubset, MatchedHoldout
 from fedlib.privacy import NoisyFedMix
 from fedlib.runs import Experiment, initial_state, run_with_state
 from fedlib.tasks import Task

@@ -11,11 +11,7 @@ from companion.sections import Run, federated, placed
 from fedlib.algorithms import CommonestLabel, FedAvg, LastClient, Local, Mixture
 from fedlib.models import MLP, Family, LeNet
 from fedlib.optim import adam
-from fedlib.partition import (
-    ClientSubset,
-    Dirichlet,
-    OptOut,
-)
+from fedlib.partition import ClientSubset, Dirichlet, OptOut
 from fedlib.runs import Experiment
 from fedlib.values import value
 from papers import scaled as common
