@@ -3,32 +3,8 @@
 Every function returns the figure and the frame behind it; ``save`` writes both.
 """
 
-from companion.plotting.curves import Cell, cumulative, curves, grid, over
-from companion.plotting.matrices import (
-    heatmaps,
-    images,
-    label_bars,
-    label_counts,
-    label_sets,
-    partitions,
-)
-from companion.plotting.numbers import (
-    against_floor,
-    dots,
-    dumbbells,
-    grouped,
-    points,
-    standings,
-    trials,
-)
-from companion.plotting.planes import embedding, frontier, plane, versus
-from companion.plotting.style import (
-    PAGE,
-    Title,
-    findings,
-    ordered,
-    save,
-    save_table,
-    title,
-    use_style,
-)
+from .curves import Cell, cumulative, curves, grid, over
+from .matrices import heatmaps, images, label_bars, label_counts, label_sets, partitions
+from .numbers import against_floor, dots, dumbbells, grouped, points, standings, trials
+from .planes import embedding, frontier, plane, versus
+from .style import PAGE, Title, findings, ordered, save, save_table, title, use_style

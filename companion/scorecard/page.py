@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -15,20 +15,10 @@ from companion.inference import LEAST_SEEDS
 POINTS, WIDEST = 2.0, 3.0  # percentage points: the margin of agreement, the widest half interval
 AGREES, DIFFERS, IMPRECISE, OTHER = "agrees", "differs", "imprecise", "other scale"
 NEVER, ABSENT, NO, DIVERGED = "not run", "data not at hand", "not comparable", "diverged"
+_LIMITS = {"points": POINTS, "widest": WIDEST, "seeds": LEAST_SEEDS}
 VERDICTS = {
-    AGREES: f"within {POINTS:g} points of the published number, or within its published deviation; "
-    f"the 95% interval of the mean over seeds is at most {WIDEST:g} points wide to each side",
-    DIFFERS: "the mean is further away than that, and the interval as narrow; or the interval is "
-    "wider, but all of it is further away",
-    IMPRECISE: "the interval is wider, and not all of it is further away; or there are fewer than "
-    f"{LEAST_SEEDS} seeds",
-    OTHER: "the run is smaller than the paper's: of its numbers only the order is judged, within "
-    "families of methods",
-    UNTRAINED: "of the runs behind it some ended with a model that is no better than none",
-    DIVERGED: "training stopped, because a number in it was not finite any more",
-    NEVER: "no run is stored",
-    ABSENT: "no run is stored, and of the data set the standard scale has a sample at most",
-    NO: "there is nothing to compare it with, for the reason that is given",
+    verdict: text.format(**_LIMITS)
+    for verdict, text in pd.read_csv(Path(__file__).with_name("verdicts.csv")).to_numpy()
 }
 CLASSES = dict.fromkeys((HOLDS, AGREES), "good")
 CLASSES |= dict.fromkeys((FAILS, DIFFERS, DIVERGED), "bad")
@@ -41,7 +31,7 @@ def page(numbers: pd.DataFrame, orders: pd.DataFrame, claims: pd.DataFrame) -> s
     `python -m fedlib show KEY` shows the stored run behind it.
     """
     once, counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
-    page = Template(files("companion.scorecard").joinpath("page.html").read_text("utf-8"))
+    page = Template(Path(__file__).with_name("page.html").read_text("utf-8"))
     return page.substitute(
         summary=_summary(once, counted),
         rules=_list({_verdict(verdict): text for verdict, text in VERDICTS.items()}),

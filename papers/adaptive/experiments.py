@@ -24,6 +24,7 @@ from fedlib.values import one_of, value
 from papers import scaled as common
 from papers.adaptive import tuning
 from papers.adaptive.tuning import Choice, Space, Uniform
+from papers.published import tables
 
 TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)
 
@@ -250,28 +251,19 @@ ADAPTIVE_OPTIONS = section("adaptive_options", _options)
 # and exploration; and which optimiser and network the first three change.
 _CHANGED = {"local": ("local", "own"), "global": ("cluster", "task"), "gate": ("gate", "chooser")}
 SEED = 11  # of a task that no figure shows
-# What is searched: learning rates, and widths of both convolutions and the hidden layer. Shorter
-# runs need larger rates.
-_SMALL, _WIDTHS = ((4, 6, 8), (8, 16), (32, 84, 120)), (12, 32, 64, 128, 256)
-_LARGE = (_WIDTHS, _WIDTHS, (8, 64, 256, 1024))
-# fmt: off
-_SEARCHED = {
-    #          standard                                 paper
-    "local":  ((3e-4, 1e-2, _SMALL),                    (1e-5, 1e-2, _LARGE)),
-    "global": ((1e-2, 2e-1, _SMALL),                    (1e-3, 1e-1, _LARGE)),
-    "gate":   ((1e-5, 1e-2, ((2, 4), (4, 8), (8, 16))), (1e-7, 1e-3, _LARGE)),
-}
-# fmt: on
 
 
 def spaces(scale: str) -> dict[str, Space]:
-    """Return what each stage searches at a scale: none at the quick one."""
-    one_of("scale", scale, ("standard", "paper"))
+    """Return what each stage searches at a scale: none at the quick one.
+
+    Learning rates, and widths of both convolutions and the hidden layer, as ``settings.toml`` says.
+    """
+    searched = tables("adaptive", "settings.toml")["searched"]
+    one_of("scale", scale, searched)
     found = dict[str, Space]()
-    for stage, at_scales in _SEARCHED.items():
-        low, high, sizes = at_scales[scale == "paper"]
+    for stage, (low, high, *sizes) in searched[scale].items():
         rates = {"lr": Uniform(low, high), "weight_decay": Uniform(1e-4, 1e-2)}
-        widths = zip(("first", "second", "hidden"), map(Choice, sizes), strict=True)
+        widths = zip(("first", "second", "hidden"), map(Choice, map(tuple, sizes)), strict=True)
         found[stage] = {**rates, **dict(widths)}
     return {**found, "exploration": {"eps": Uniform(0.01, 0.99, log=False)}}
 
