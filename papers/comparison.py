@@ -84,17 +84,14 @@ def _relatives(setting: PrivateParts) -> dict[str, Experiment]:
     paper's 15, as its product with the clients' rate must stay well below 2.
     """
     rounds = local_round(setting)
-    made: tuple[FedAvg, ...] = (
-        algorithms.Ditto(lam=0.1, **rounds),
-        algorithms.APFL(alpha=0.5, adaptive=True, **rounds),
-        algorithms.PFedMe(lam=5.0, eta=0.1, **rounds),
-        algorithms.FedAMP(**rounds),
-        algorithms.FedEM(experts=setting.experts, **rounds),
-    )
-    return {
-        name: federated(setting, algorithm, cohort=1.0)
-        for name, algorithm in zip((*BESIDE, FEDEM), made, strict=True)
+    made: dict[str, FedAvg] = {
+        "Ditto": algorithms.Ditto(lam=0.1, **rounds),
+        "APFL": algorithms.APFL(alpha=0.5, adaptive=True, **rounds),
+        "pFedMe": algorithms.PFedMe(lam=5.0, eta=0.1, **rounds),
+        "FedAMP": algorithms.FedAMP(**rounds),
+        FEDEM: algorithms.FedEM(experts=setting.experts, **rounds),
     }
+    return {name: federated(setting, a, cohort=1.0) for name, a in made.items()}
 
 
 def _fedmixes(setting: PrivateParts) -> dict[str, Experiment]:

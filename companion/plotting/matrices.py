@@ -130,9 +130,7 @@ def label_bars(
 
 
 def images(
-    pictures: Mapping[str, Sequence[np.ndarray]],
-    captions: Mapping[str, Sequence[str]],
-    **labels: Any,
+    pictures: dict[str, list[np.ndarray]], captions: dict[str, list[str]], **labels: Any
 ) -> Drawn:
     """Draw grey images ``[height, width]``, a row per name, each below its caption.
 
@@ -190,11 +188,7 @@ def partitions(counts: Mapping[str, np.ndarray], columns: int = 2) -> Drawn:
 
 
 def counts_picture(
-    counts: np.ndarray,
-    ax: Axes,
-    names: Sequence[str] | None = None,
-    most: int = 0,
-    bar: bool = True,
+    counts: np.ndarray, ax: Axes, names: Sequence[str] = (), most: int = 0, bar: bool = True
 ) -> None:
     """Draw counts ``[clients, classes]`` as tiles, white where a client has none of a class.
 
@@ -211,7 +205,7 @@ def counts_picture(
     ax.set(xlim=(-0.6, clients - 0.4), ylim=(-0.6, classes - 0.4), xlabel="client", ylabel="class")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
-    if names is not None:
+    if names:
         ax.set_yticks(range(classes), names)
     if bar:
         ax.figure.colorbar(marks, ax=ax, label="examples", pad=0.01)

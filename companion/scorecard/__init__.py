@@ -164,26 +164,19 @@ def _diverged(
 
 
 def _row(
-    item: PublishedTable,
-    panel: Panel,
-    row: pd.Series,
-    measured: pd.DataFrame,
-    theirs: Collection[Experiment],
+    item: PublishedTable, panel: Panel, row: pd.Series, runs: pd.DataFrame, theirs: set[Experiment]
 ) -> dict[str, object]:
-    values = measured["value"].tolist()
+    values = runs["value"].tolist()
     limits = (0.0, 1.0) if all(0 <= v <= 1 for v in values) else None
     ends = zip(("mean", "low", "high"), interval(values, limits=limits), strict=True)
     group = (item.paper, panel.dataset, *(str(row.get(k, k)) for k in item.apart))
     found = {"row": row["row"], **dict(ends), "seeds": len(values), "values": values}
     found |= {"group": ", ".join(group), "family": item.family(str(row.get("method", "")))}
     found |= {"scale": panel.scale, "notebook": item.notebook}
-    found["untrained"] = bool(trained.of(measured, panel.untrained).any())
-    result = _result_of(item, panel, measured)
-    if result is not None:
-        one, made = result.experiment, result.provenance
-        found |= {"key": one.key}
-        found |= {name: made.get(name, "") for name in ("device", "commit")}
-        found["same"] = _bare(one) in theirs
+    found["untrained"] = bool(trained.of(runs, panel.untrained).any())
+    if result := _result_of(item, panel, runs):
+        made = {name: result.provenance.get(name, "") for name in ("device", "commit")}
+        found |= {"key": result.experiment.key, **made, "same": _bare(result.experiment) in theirs}
     return found
 
 

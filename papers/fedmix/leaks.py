@@ -45,12 +45,7 @@ def best_threshold(score: Floats, held: Flags) -> float:
 
 
 def leak_of_sums(
-    difference: Floats,
-    q_y: Floats,
-    truth: Floats,
-    share: Floats,
-    sizes: Sequence[int],
-    seed: int = 0,
+    difference: Floats, q_y: Floats, truth: Floats, share: Floats, sizes: Sequence[int], seed: int
 ) -> pd.DataFrame:
     """Return what the sum of some clients' updates of phi says, by the number of clients.
 
@@ -75,7 +70,7 @@ def leak_of_sums(
 
 
 def leak_behind_noise(
-    difference: Floats, q_y: Floats, truth: Floats, levels: Sequence[float], seed: int = 0
+    difference: Floats, q_y: Floats, truth: Floats, levels: Sequence[float], seed: int
 ) -> pd.DataFrame:
     """Return what single noisy updates of phi say, by the noise that `noisy` adds.
 
@@ -95,10 +90,7 @@ def leak_behind_noise(
 
 
 def _means(
-    name: str,
-    levels: Sequence[float],
-    judged: Callable[[float, np.random.Generator], dict[str, float]],
-    seed: int,
+    name: str, levels: Sequence[float], judged: Callable[..., dict[str, float]], seed: int
 ) -> pd.DataFrame:
     """Return the means of what is judged in some draws, a row for each level of ``name``."""
     rng = np.random.default_rng(seed)

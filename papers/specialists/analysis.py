@@ -9,7 +9,7 @@ from companion.panels import Panel
 from papers.published import published
 from papers.scaled import FEDAVG, LOCAL, MAJORITY
 
-GLOBAL, OWN, HELD = "balanced_accuracy", "test_accuracy", "validation_accuracy"
+GLOBAL, OWN, HELD = METRICS = ("balanced_accuracy", "test_accuracy", "validation_accuracy")
 LOSSES = {"training": "train_loss", "validation": "validation_nll"}
 SKEWS = ("least p", "largest p")
 _PRINTED = {
@@ -21,11 +21,7 @@ _PRINTED = {
 
 
 def scores(
-    frame: pd.DataFrame,
-    clients: int,
-    metrics: Sequence[str] = (GLOBAL, OWN, HELD),
-    *,
-    each: bool = False,
+    frame: pd.DataFrame, clients: int, metrics: Sequence[str] = METRICS, *, each: bool = False
 ) -> pd.DataFrame:
     """Return what each run ended with: global, own and validation accuracy.
 

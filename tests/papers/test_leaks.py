@@ -19,12 +19,12 @@ UNIFORM = np.full((3, 2), 0.5)
 
 
 def test_a_sum_tells_the_cohorts_labels_only():
-    told = leak_of_sums(MOVED, UNIFORM, SHARES, np.array([0.5, 0.5]), (1, 2))
+    told = leak_of_sums(MOVED, UNIFORM, SHARES, np.array([0.5, 0.5]), (1, 2), 0)
     assert told["clients"].tolist() == [1, 2]
     assert told["set"].tolist() == [1.0, 0.5]  # alone all is told; together every label is there
     assert told["own"][0] == pytest.approx(told["cohort"][0]) and told["own"][1] > told["cohort"][1]
     # Of one and three examples: the sum is of (x + 3 y) / 4, and so are the cohort's shares.
-    last = leak_of_sums(MOVED, UNIFORM, SHARES, np.array([0.25, 0.75]), (2,)).iloc[0]
+    last = leak_of_sums(MOVED, UNIFORM, SHARES, np.array([0.25, 0.75]), (2,), 0).iloc[0]
     told, truth = from_rows((MOVED[0] + 3 * MOVED[1]) / 4, UNIFORM), [0.275, 0.125, 0.6]
     assert last["cohort"] == pytest.approx(np.abs(told - truth).sum() / 2)
     assert last["own"] == pytest.approx(np.abs(told - SHARES).sum() / 4)
@@ -51,12 +51,12 @@ def test_noise_has_the_size_that_it_says_and_hides_the_set():
     truth = np.random.default_rng(1).dirichlet([1, 1, 0.01, 0.01], size=12).round(2)
     truth /= truth.sum(-1, keepdims=True)
     moved = truth[..., None] * np.array([1.0, -1.0])
-    told = leak_behind_noise(moved, np.full((4, 2), 0.5), truth, (0.0, 1.0, 30.0))
+    told = leak_behind_noise(moved, np.full((4, 2), 0.5), truth, (0.0, 1.0, 30.0), 0)
     assert told["set"][0] == 1.0 and told["own"][0] == pytest.approx(0)
     assert told["set"].is_monotonic_decreasing and told["set"][2] < 0.65
     assert told["own"].is_monotonic_increasing
     # A client's rows are compared with each other: how far it has moved is nothing to the test.
     scaled = moved * 10.0 ** np.arange(-3, 9)[:, None, None]
-    again = leak_behind_noise(scaled, np.full((4, 2), 0.5), truth, (1.0,))
-    once = leak_behind_noise(moved, np.full((4, 2), 0.5), truth, (1.0,))
+    again = leak_behind_noise(scaled, np.full((4, 2), 0.5), truth, (1.0,), 0)
+    once = leak_behind_noise(moved, np.full((4, 2), 0.5), truth, (1.0,), 0)
     np.testing.assert_allclose(again["set"], once["set"])
