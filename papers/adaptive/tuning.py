@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
+from companion import frames
 from fedlib.randomness import torch_seed
 from fedlib.runs import Experiment, RunDiverged, run
 from fedlib.runs.sweep import SweepFailed, train_missing
@@ -76,7 +76,5 @@ def score(experiment: Experiment, device: str = "cpu") -> float:
         result = run(experiment, device=device, progress=False)
     except RunDiverged:
         return 0.0
-    held, kept = (result.select(m) for m in ("validation_accuracy", "kept_round"))
-    last = kept["value"][-1].as_py() if len(kept) else pc.max(held["round"]).as_py()
-    there = held.filter(pc.field("round") == int(last))
-    return float(there["value"].to_numpy().mean())
+    ends = frames.ended(frames.together([("", {}, [result])]), "validation_accuracy")
+    return float(ends["value"].item())

@@ -22,12 +22,12 @@ from fedlib.algorithms import FedAvg, FedMix, Private, SecureSum
 from fedlib.models import Net
 from fedlib.privacy import epsilon, total_variation
 from fedlib.privacy.labels import from_rows
-from fedlib.runs import Experiment, Result, find
+from fedlib.runs import Experiment, find
 from fedlib.runs import run as trained
 from fedlib.tasks import Task
 from papers import fedmix as names
 from papers.fedmix.experiments import NEW_CLIENTS, Mixtures, guarded, overheard
-from papers.fedmix.leaks import best_threshold, leak_behind_noise, leak_of_sums
+from papers.fedmix.leaks import best_threshold, leak_behind_noise, leak_of_sums, lengths
 from papers.published import published
 from papers.scaled import ONCE
 
@@ -188,14 +188,12 @@ def first_stage(scale: str, dataset: str, seeds: int = 0, rounds: int = 0) -> pd
 
     Methods have the names of what trained; no rows if none is there.
     """
-    stored: list[tuple[str, dict[str, str], list[Result]]] = []
     asked = NEW_CLIENTS.by_run(scale, dataset, seeds=seeds, rounds=rounds)
-    for run, every in (pair for pair in asked if pair[0].where):
-        found = [find(stage) for one in every for stage in one.before]
-        stored.append((run.method, {}, [result for result in found if result is not None]))
-    if not any(results for *_, results in stored):
+    stages = {run.method: [s for e in every for s in e.before] for run, every in asked if run.where}
+    stored = {method: [r for s in each if (r := find(s))] for method, each in stages.items()}
+    if not any(stored.values()):
         return pd.DataFrame(columns=[*RUN, "round", "metric", "client", "value"])
-    return frames.together(stored)
+    return frames.together((method, {}, results) for method, results in stored.items())
 
 
 def three_ways(frame: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
@@ -482,9 +480,7 @@ def _told_by_phi(experiment: Experiment) -> float:
     update, _, truth, _, _ = overheard(experiment)
     if isinstance(experiment.algorithm, SecureSum):
         update = np.broadcast_to(update.sum(0), update.shape)
-    length = np.sqrt((update**2).sum(-1))
-    whole = np.sqrt((length**2).mean(-1, keepdims=True))
-    return best_threshold(length / np.where(whole > 0, whole, 1), truth > 0)
+    return best_threshold(lengths(update), truth > 0)
 
 
 def _epsilon(experiment: Experiment, setting: Mixtures) -> float:

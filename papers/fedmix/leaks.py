@@ -23,6 +23,16 @@ def noisy(difference: Floats, noise: float, rng: np.random.Generator) -> Floats:
     return difference + noise * size * rng.standard_normal(difference.shape)
 
 
+def lengths(update: Floats) -> Floats:
+    """Return how long a client's rows of phi are, beside their root mean square; 0 if all are 0.
+
+    That is against each client's own noise, of which all rows of a client have the same.
+    """
+    length = np.sqrt((update**2).sum(-1))
+    whole = np.sqrt((length**2).mean(-1, keepdims=True))
+    return length / np.where(whole > 0, whole, 1)
+
+
 def balanced_accuracy(guess: Flags, held: Flags) -> float:
     """Return the mean of how often held and missing labels are told rightly; a coin has 1/2.
 
@@ -80,11 +90,8 @@ def leak_behind_noise(
 
     def judged(level: float, rng: np.random.Generator) -> dict[str, float]:
         seen = noisy(difference, level, rng)
-        # Against each client's own noise: all rows of a client have the same.
-        length = np.sqrt((seen**2).sum(-1))
-        length = length / np.sqrt((length**2).mean(-1, keepdims=True))
         found = total_variation(from_rows(seen, q_y), truth).mean()
-        return {"set": best_threshold(length, truth > 0), "own": float(found)}
+        return {"set": best_threshold(lengths(seen), truth > 0), "own": float(found)}
 
     return _means("noise", levels, judged, seed)
 
