@@ -194,24 +194,25 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     Verdicts of demonstrations are marked as such, and come last.
     """
     table = table.iloc[demonstrations(table).argsort(kind="stable")]
-    rows = table.to_dict("records")
-    quoted = [f"{of['claim']} (“{of['quote']}”)" if of["quote"] else of["claim"] for of in rows]
+    quotes = table["quote"].map(lambda words: f" (“{words}”)" if words else "")
+    asked = table["exploratory"].astype(bool).map({True: ", exploratory", False: ""})
     detects = [
-        "" if pd.isna(d := of["detects"]) else f"{d:.2g} {of['unit']}".strip() for of in rows
+        "" if pd.isna(d) else f"{d:.2g} {unit}".strip()
+        for d, unit in zip(table["detects"], table["unit"], strict=True)
     ]
-    whose = [of["kind"] + ", exploratory" * bool(of["exploratory"]) for of in rows]
+    seeds = [
+        f"{n} ({enough(more)} would decide)" if more else str(n or "")
+        for n, more in zip(table["seeds"], table["needed"], strict=True)
+    ]
+    new: dict[str, Any] = {
+        "claim": table["claim"] + quotes,
+        "whose": table["kind"] + asked,
+        "seeds": seeds,
+    }
     demo = demonstrations(table).map({True: f" ({DEMO})", False: ""})
-    table = table.assign(verdict=table["verdict"] + demo)
-    new = {"claim": quoted, "whose": whose, "can detect": detects, "seeds": map(_seeds, rows)}
+    new |= {"can detect": detects, "verdict": table["verdict"] + demo}
     columns = ["tested on", "claim", "whose", "place", "measured", "can detect", "seeds", "verdict"]
-    return table.assign(**{name: list(values) for name, values in new.items()})[columns]
-
-
-def _seeds(claim: Mapping[Any, Any]) -> str:
-    """Return the seeds of a claim, and how many would decide it at the effect seen."""
-    if not claim["needed"]:
-        return str(claim["seeds"] or "")
-    return f"{claim['seeds']} ({enough(claim['needed'])} would decide)"
+    return table.assign(**new)[columns]
 
 
 def enough(needed: float) -> str:

@@ -41,18 +41,15 @@ def claims_table(frame: pd.DataFrame, name: str, scale: str) -> HTML:
     """
     plotting.save_table(frame, name, scale)
     shown = claims.shown(claims.folded(frame))
-    formats: dict[str, Any] = {"verdict": _coloured}
+    formats: dict[str, Any] = {
+        "verdict": lambda v: f'<b style="color:{_COLOURS.get(v.split(" (")[0], "inherit")}">{v}</b>'
+    }
     with pd.option_context("display.max_colwidth", None):
         table = shown.to_html(index=False, escape=False, formatters=formats, border=0)
     table = re.sub("<(td|th)>", r'<\1 style="text-align:left">', table)
     there = " ".join(shown["verdict"])
     marks = [f"<b>{mark}</b>: {what}" for mark, what in claims.MARKS.items() if mark in there]
     return HTML(f"{table}<p>{'; '.join([*marks, GLOSSARY])}</p>")
-
-
-def _coloured(verdict: str) -> str:
-    colour = _COLOURS.get(verdict.partition(" (")[0], "inherit")
-    return f'<b style="color:{colour}">{verdict}</b>'
 
 
 def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:

@@ -34,11 +34,6 @@ SECTIONS = {
 }
 
 
-def _two_experts(paper: str, dataset: str) -> pd.DataFrame:
-    rows = specialists.printed(paper)
-    return rows[rows["data"] == dataset].drop(columns="data")
-
-
 def _no_opt_out(panel: Panel) -> pd.DataFrame:
     table = specialists.of_panel(panel)
     return table if "q" not in table else table[table["q"].isna() | table["q"].eq(0.0)]
@@ -61,7 +56,7 @@ def _of_004(item: str, notebook: str) -> PublishedTable:
 
 
 def _of_two_experts(paper: str, section: Section, notebook: str) -> PublishedTable:
-    keys, printed = ("method", "metric", "p"), partial(_two_experts, paper)
+    keys, printed = ("method", "metric", "p"), partial(specialists.printed, paper)
     return PublishedTable(paper, section, notebook, printed, _no_opt_out, keys, ("metric", "p"))
 
 

@@ -37,11 +37,11 @@ def of_panel(panel: Panel) -> pd.DataFrame:
     return scores(panel.frame, panel.setting.tested)  # type: ignore[attr-defined]
 
 
-def printed(paper: str = "001") -> pd.DataFrame:
+def printed(paper: str = "001", dataset: str = "") -> pd.DataFrame:
     """Return Table 1 of 001, or of 002, as scores: data, method, metric, p, value in [0, 1], row.
 
-    Of the global accuracies on AG News those that were divided by 7,600 and not by 1,000 (all but
-    the first row of Table 1e) are replaced by the rescaled ones.
+    Of all data sets, or of one. Of the global accuracies on AG News those that were divided by
+    7,600 and not by 1,000 (all but the first row of Table 1e) are replaced by the rescaled ones.
     """
     rows = published(paper, "Table 1")
     rows = rows[rows["metric"].isin(_PRINTED)]
@@ -54,7 +54,8 @@ def printed(paper: str = "001") -> pd.DataFrame:
     ).replace({"data": {"cifar_10": "cifar10"}})
     columns = ["data", "method", "metric", "p"]
     rows = rows.sort_values("derived").drop_duplicates(columns, keep="last")
-    return rows[[*columns, "value", "row"]].sort_index().reset_index(drop=True)
+    rows = rows[rows["data"].eq(dataset) | (not dataset)].sort_index()
+    return rows[[*columns, "value", "row"]].reset_index(drop=True)
 
 
 def beside(table: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
