@@ -128,15 +128,15 @@ def campaign(
     *,
     blocks: Sequence[int] = (),
     plan: bool,
-    device: str,
     workers: int,
-    address: str | None,
+    **how: Any,
 ) -> None:
     """Print what is not stored yet and what it costs; train it, unless this is the ``plan``.
 
     ``sections`` are parts of a scale as `planned` takes them, none for all; ``blocks`` are those of
-    the campaign, in place of both. The same command continues what was interrupted. ValueError from
-    the standard scale on in a checkout that names no code. SweepFailed if runs failed.
+    the campaign, in place of both; ``how`` they are trained: device, address. The same command
+    continues what was interrupted. ValueError from the standard scale on in a checkout that names
+    no code. SweepFailed if runs failed.
     """
     if blocks:
         chosen = {b.number: b for b in registry.blocks}
@@ -164,9 +164,7 @@ def campaign(
             "could never be exported. Commit them, or train from a checkout of its own."
         )
     try:
-        train_missing(
-            [p.experiment for p in missing], workers=workers, device=device, address=address
-        )
+        train_missing([p.experiment for p in missing], workers=workers, **how)
     finally:
         left = [p for p in missing if not RunFolder(p.experiment).complete]
         text = f"{len(left)} runs are left:\n{listed(left)}" if left else "all runs are stored"
