@@ -27,7 +27,7 @@ def imports(code: str) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module in PACKAGES:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom) and node.level != 1:  # of a room's own folder
             found.add(node.module or "")
     return found
 
@@ -104,6 +104,12 @@ def test_models_speak_no_federated_word():
         names = {n.id for n in ast.walk(code) if isinstance(n, ast.Name)} - set(dir(builtins))
         names |= {a.arg for a in ast.walk(code) if isinstance(a, ast.arg)}
         assert not {n for n in names for w in words if w in n.lower()}, file.name
+
+
+def test_only_a_folder_gathers_what_it_offers_from_files_beside_it():
+    for file in SOURCES:
+        found = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.ImportFrom)]
+        assert file.name == "__init__.py" or not any(node.level for node in found), file
 
 
 def test_no_function_is_longer_than_fifty_lines():
