@@ -115,6 +115,12 @@ class Table:
     apart: bool = False
     shared: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise ValueError where sizes are not those of what is held."""
+        held, told = len(self.flat), self.sizes.max(initial=0) if self.shared else self.sizes.sum()
+        if told != held and not (self.shared and told < held):
+            raise ValueError(f"{held} examples are held, and sizes are of {told}; see `Table.some`")
+
     @cached_property
     def spans(self) -> tuple[Tensor, Tensor]:
         """Where in ``flat`` each client's examples begin, and how many, ``[clients]`` each."""
@@ -144,9 +150,9 @@ class Table:
         real = places < sizes
         return _taken(self.flat if column is None else column, starts + places, real), real
 
-    def some(self, rows: np.ndarray) -> Table:
-        """Return the table of some clients, in this order."""
-        sizes = self.sizes[rows]
+    def some(self, rows: np.ndarray, most: int | np.ndarray | None = None) -> Table:
+        """Return the table of some clients, in this order, of each the first ``most`` examples."""
+        sizes = self.sizes[rows] if most is None else np.minimum(self.sizes[rows], most)
         shift = self.spans[0].cpu().numpy()[rows] - (np.cumsum(sizes) - sizes)
         held = np.repeat(shift, sizes) + np.arange(sizes.sum())
         places = torch.as_tensor(held, device=self.flat.device)

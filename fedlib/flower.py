@@ -312,6 +312,9 @@ def _formed(leaves: Params, form: Params) -> None:
 class Absent(Table):
     """A split of which the server knows the sizes."""
 
+    def __post_init__(self) -> None:
+        """Hold nothing, whatever the sizes are."""
+
     def _missing(self, *args: Any, **more: Any) -> Any:
         raise RuntimeError("the examples are at the clients, and the server asks for some")
 

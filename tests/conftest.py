@@ -2,7 +2,6 @@
 
 import math
 import os
-from dataclasses import replace
 
 import fedlib  # noqa: F401  # isort: skip  # comes before torch, which it holds to AVX2
 
@@ -72,14 +71,6 @@ def make_federation(
         Table(x, y, held.clone(), six, *look),
         np.arange(len(sizes)),
     )
-
-
-def shortened(table: Table, sizes) -> Table:
-    """The table with only so many of the first examples of each client."""
-    first = zip(table.sizes.tolist(), sizes, strict=True)
-    keep = torch.cat([torch.arange(n) < size for n, size in first])
-    side = {name: values[keep] for name, values in table.side.items()}
-    return replace(table, flat=table.flat[keep], sizes=np.array(sizes), side=side)
 
 
 def told_newcomers(algorithm, fed, state) -> torch.Tensor:

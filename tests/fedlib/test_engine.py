@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from conftest import LENET, make_federation, parts_of, scatter, shortened
+from conftest import LENET, make_federation, parts_of, scatter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import SIZES, close, plain, play, trained_alone
@@ -175,7 +175,7 @@ def accuracy(fed, algorithm, params, ctx, table, row):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_adapted_accuracies_are_those_of_the_trained_leaves(name, model):
     fed, algorithm = make_federation(SIZES, model=model, shape=(12, 12, 1)), ALGORITHMS[name]
-    fed.test = shortened(fed.test, [6, 3, 0])  # ragged: padding must not count
+    fed.test = fed.test.some(np.arange(3), [6, 3, 0])  # ragged: padding must not count
     state = algorithm.init(fed, 0)
     if name == "PrunedFedMix":
         state.memory[MEMORY] = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1 / 3] * 3])

@@ -30,6 +30,17 @@ def test_rows_by_id_undo_a_permutation():
     assert torch.equal(moved.train.some(moved.by_id.numpy()).flat, fed.train.flat)
 
 
+def test_sizes_are_those_of_what_is_held():
+    """A table of shortened sizes read other clients' examples as a client's own."""
+    table = make_federation(SIZES).train
+    for sizes in ((5, 2, 3), (5, 2, 5), (2, 2, 2)):
+        with pytest.raises(ValueError, match=rf"11 examples .* of {sum(sizes)}; see `Table.some`"):
+            replace(table, sizes=np.array(sizes))
+    replace(table, sizes=np.array([11, 0, 11]), shared=True)
+    with pytest.raises(ValueError, match="sizes are of 12"):
+        replace(table, sizes=np.array([12, 0, 11]), shared=True)
+
+
 def test_a_changed_copy_forgets_what_was_counted():
     fed = opting(make_federation(SIZES), [1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0])
     before, inside = fed.shares("label"), fed.participating_view()

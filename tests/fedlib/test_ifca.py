@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import LENET, make_federation, scatter, shortened
+from conftest import LENET, make_federation, scatter
 from hypothesis import given
 from hypothesis import strategies as st
 from playing import SKEWED, close, equal, held_by, loss_on, play, stepped
@@ -142,7 +142,7 @@ def test_a_round_forgets_what_was_settled():
 
 def test_a_client_without_validation_examples_asks_its_training_examples():
     fed = make_federation(SIZES)
-    fed.validation = shortened(fed.validation, [6, 0, 6, 6])
+    fed.validation = fed.validation.some(np.arange(4), [6, 0, 6, 6])
     algorithm = IFCA(clusters=2)
     state = algorithm.init(fed, 0)
     fit = algorithm.assign_models(fed, state).memory[ifca.FIT]
@@ -206,7 +206,7 @@ def test_a_good_initialisation_is_drawn_until_every_cluster_has_its_share():
     same = (a.init(fed, good).shared for a in (plain, asked))
     assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in same), strict=True))
     some = make_federation((3,) * 10)
-    some.train = shortened(some.train, [3] * 5 + [0] * 5)  # as if five had opted out
+    some.train = some.train.some(np.arange(10), [3] * 5 + [0] * 5)  # as if five had opted out
     shares = IFCA(clusters=2, least_share=0.4)
     for seed in range(4):
         fit = shares.fits(some, shares.init(some, seed).shared, some.train, torch.arange(5))

@@ -52,6 +52,12 @@ def test_rows_padded_or_alone_are_those_of_a_plain_loop(sizes, data):
         assert (held[place][there].tolist(), angles[place][there].tolist()) == mine == some[place]
         assert there[: len(mine[0])].all() and int(there.sum()) == len(mine[0])
         assert table.client(row).tolist() == mine[0]
+    for most in (2, np.arange(len(who)) % 4):
+        fewer = table.some(who, most)
+        ends = np.broadcast_to(most, who.shape).tolist()
+        wanted = [tuple(held[:end] for held in row) for row, end in zip(some, ends, strict=True)]
+        assert held_in_words(fewer) == wanted
+        assert fewer.counts(3).sum(1).tolist() == fewer.sizes.tolist()
     labels = [table.y[mine].bincount(minlength=3).tolist() for mine, _ in rows]
     assert table.counts(3).tolist() == labels
     assert table.owners.tolist() == [i for i, n in enumerate(table.sizes) for _ in range(n)]
