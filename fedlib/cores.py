@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from functools import partial
 from itertools import chain
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -29,6 +31,8 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 MIN_SECONDS = 0.05  # of work beside the first item, below which copies take longer than they save
+
+_THREADS = "/proc/self/task"
 
 _cores = 1
 _pace: dict[str, float] = {}  # seconds per item of each kind, as it was last measured
@@ -49,12 +53,30 @@ def all_cores(device: torch.device, cohort: Any) -> Iterator[None]:
         yield
         return
     torch.set_num_threads(1)
+    _let_threads_end()
     _cores = threads
     try:
         yield
     finally:
         _cores = 1
         torch.set_num_threads(threads)
+
+
+def _let_threads_end(seconds: float = 1.0) -> None:
+    """Wait until the other threads of this process sleep, at most so long.
+
+    Where torch was given fewer threads than before, some of OpenMP's are ending. These take all
+    locks of MKL's memory, and a copy that is made meanwhile would wait for them for ever.
+    """
+    until, this = time.monotonic() + seconds, {str(threading.get_native_id())}
+    while time.monotonic() < until and any(map(_busy, {*os.listdir(_THREADS)} - this)):
+        time.sleep(0.001)
+
+
+def _busy(thread: str) -> bool:
+    with suppress(OSError):  # it has ended
+        return Path(_THREADS, thread, "stat").read_text().rpartition(")")[2].split()[0] in "RD"
+    return False
 
 
 def end_with_parent(parent: int) -> None:

@@ -58,6 +58,26 @@ def on(threads, play, cohort=1.0):
         torch.set_num_threads(1)
 
 
+ENDING = """
+import torch
+from fedlib.cores import all_cores, in_order
+
+a, some = torch.ones(300, 300), [torch.ones(64, 64)] * 4
+for _ in range(150):
+    for threads in (3, 2):  # with fewer than before one ends, at some time
+        torch.set_num_threads(threads)
+        a @ a
+    with all_cores(a.device, 1.0):
+        in_order(lambda x: x @ x, some, "products")
+"""
+
+
+def test_no_copy_is_made_while_threads_end():
+    """They hold locks of MKL's: one copy in twenty waited for ever."""
+    script = "from fedlib import cores; cores.MIN_SECONDS = 0.0" + ENDING
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=90)
+
+
 ROUNDS = {
     "server's optimiser": (FedMix(experts=2, server=adam(0.01), **FAST), None),
     "local leaves": (SCAFFOLD(client=sgd(0.1), **FAST), None),
