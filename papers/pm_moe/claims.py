@@ -98,7 +98,7 @@ def _of_gates(table: pd.DataFrame, setting: PrivateParts) -> list[Claim]:
     shared, every = table["S"].iloc[0], setting.clients
     best, other = (every, every // 2) if shared else (every // 2, every)
     most_of = "top.all" if shared else "top.half"
-    lost = {part: scored(analysis.made_of(table), part=part) for part in analysis.PARTS}
+    made_of = {part: scored(analysis.made_of(table), part=part) for part in analysis.PARTS}
 
     def at(choice: str, default: float, number: float) -> dict[int, float]:
         return scored(analysis.varied(table, choice, default), **{choice: number})
@@ -106,9 +106,13 @@ def _of_gates(table: pd.DataFrame, setting: PrivateParts) -> list[Claim]:
     slow, fast, few = min(setting.gate_rates), max(setting.gate_rates), min(setting.tops)
     top, rate = partial(at, "k", best), partial(at, "lr", setting.gate_rate)
     gated, most, length = (setting.gated, max(setting.gate_epochs), partial(at, "epochs"))
+    chosen = top(best)
+    others = {
+        p: {s: chosen[s] + d for s, d in by.items() if s in chosen} for p, by in made_of.items()
+    }
     rows = (
-        *((part, dict.fromkeys(others, 0.0), ">", others) for part, others in lost.items()),
-        *((most_of, top(best), ">", top(k), {"other": k}) for k in (few, other)),
+        *((part, chosen, ">", by) for part, by in others.items()),
+        *((most_of, chosen, ">", top(k), {"other": k}) for k in (few, other)),
         ("rate", rate(fast), ">", rate(slow)),
         ("epochs", length(gated, gated), ">=", length(gated, most)),
     )
