@@ -10,18 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import LENET, make_federation, parts_of
-from playing import (
-    BATTERY,
-    FAST,
-    IMAGE,
-    SIZES,
-    begun,
-    close,
-    equal,
-    every,
-    plain,
-    play,
-)
+from playing import BATTERY, FAST, IMAGE, SIZES, begun, close, equal, every, plain, play
 from safetensors.torch import load, save
 
 import fedlib.algorithms

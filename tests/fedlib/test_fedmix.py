@@ -12,11 +12,7 @@ from playing import client, close, held_by, play
 
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, PrunedFedMix
 from fedlib.algorithms.arithmetic import at_label, entropy, mean_of
-from fedlib.algorithms.fedmix import (
-    MEMORY,
-    marginal_entropy_gradient,
-    renormalised,
-)
+from fedlib.algorithms.fedmix import MEMORY, marginal_entropy_gradient, renormalised
 from fedlib.engine import State, play_round
 from fedlib.engine.protocol import SHAPES
 from fedlib.models import Batch, Net, select_prefix

@@ -12,17 +12,7 @@ from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
 from fedlib.engine import EarlyStop
 from fedlib.engine.costs import READERS, chunk_of
 from fedlib.engine.protocol import numbers_of
-from fedlib.models import (
-    MLP,
-    Batch,
-    BiLSTM,
-    FastText,
-    LeNet,
-    Net,
-    ResNet,
-    fedmix_lenet5,
-    widened,
-)
+from fedlib.models import MLP, Batch, BiLSTM, FastText, LeNet, Net, ResNet, fedmix_lenet5, widened
 from fedlib.models.families import GateNet, MaxPool2d
 from fedlib.optim import adam, sgd
 
