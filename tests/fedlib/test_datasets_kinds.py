@@ -18,6 +18,7 @@ import pytest
 import torch
 from datafiles import TEST, TRAIN, encoded, entry_of, noise, resize, write, write_texts
 from PIL import Image
+from tables import refused
 
 import fedlib
 from fedlib import data as datasets
@@ -310,45 +311,10 @@ def test_numbers_and_tokens_are_trained_on_by_who_has_them(x, model):
 X, Y = some()
 
 
-@pytest.mark.parametrize(
-    ("said", "how"),
-    [
-        ("'mnist' is the name of a dataset that is known already", {"name": "mnist"}),
-        ("small letters", {"name": "Mine"}),
-        ("no _sample", {"name": "my_sample"}),
-        ("one channel or three", {"train": some(shape=(8, 8, 2))}),
-        ("integers.*example .* has -1", {"train": (X, Y - 1)}),
-        (r"one for each example, got \[60, 60\]", {"train": (X, np.eye(60))}),
-        ("number texts: class_names, labels =", {"train": (X, ["a", "b"] * 30)}),
-        (r"train must be .*add\(name, \(x, y", {"train": X, "test": Y}),
-        ("columns must be a dict by name, not list", {"train": (X, Y, ["ward"])}),
-        (r"channels come last: x.transpose\(0, 2, 3, 1", {"train": some(shape=(3, 8, 8))}),
-        ("texts must be strings, and example 1", {"train": (["a", None] * 30, Y)}),
-        ("59 values for 60 examples", {"train": (X, Y[:-1])}),
-        ("integers.*regression is not", {"train": (X, Y / 2)}),
-        ("no training example has label 1:", {"train": (X, Y * 2)}),
-        (r"no training example has label 3 \('d'\)", {"names": "abcd"}),
-        ("no training example has label 1: two classes", {"train": some(classes=1)}),
-        ("images must be uint8", {"train": (X[..., 0], Y)}),
-        (r"floats \[N, ...\], .* got bool", {"train": (X > 9, Y)}),
-        ("example 5 has features that are NaN or inf", {"train": (floats(5), Y)}),
-        ("example 0 has features that", {"train": (np.full((60, 3), 1e39), Y)}),
-        ("tokens must be 0 or more, got -1", {"train": (np.full((60, 3), -1), Y)}),
-        ("59 values for 60 examples", {"train": (X, Y, {"ward": np.ones(59)})}),
-        ("row 1 of column 'ward' holds", {"train": (X, Y, {"ward": ["a", None] * 30})}),
-        ("row 1 of column", {"train": (X, Y, {"ward": ["a", float("nan"), 3] * 20})}),
-        ("row 0 of column", {"train": (X, Y, {"ward": pd.to_datetime([None] * 60)})}),
-        ("'ward' cannot be kept.*object", {"train": (X, Y, {"ward": ["a", 3] * 30})}),
-        (r"'\.\./x' cannot be kept", {"train": (X, Y, {"../x": np.ones(60)})}),
-        ("float32.*uint8.*: shapes differ", {"train": (floats(), Y), "test": (X, Y)}),
-        ("nothing to train", {"train": some(0)}),
-        ("shapes differ", {"test": some(shape=(9, 8, 1))}),
-        ("3 different names", {"names": ("a", "b", "b")}),
-    ],
-)
-def test_what_is_no_dataset_is_refused(said, how):
-    asked = {"name": "mine", "train": (X, Y), "test": None, "names": (), **how}
-    with pytest.raises((ValueError, DatasetError), match=said):
+@refused("data")
+def test_what_is_no_dataset_is_refused(code, message):
+    asked = {"name": "mine", "train": (X, Y), "test": None, "names": ()} | eval(f"dict({code})")
+    with pytest.raises((ValueError, DatasetError), match=message):
         datasets.add(*asked.values())
     assert "mine" not in datasets.names()
 
@@ -428,22 +394,11 @@ def test_a_set_is_in_colour_as_soon_as_one_picture_is(tmp_path):
     assert held(tmp_path / "b", [picture("RGBA", color=(1, 2, 3, 255))] * 20).shape == (5, 6, 3)
 
 
-@pytest.mark.parametrize(
-    ("bad", "said"),
-    [
-        (picture("I;16", color=40000), "more than 8 bits"),
-        (picture("F", "TIFF", color=0.5), "more than 8 bits"),
-        (picture("CMYK", "JPEG"), "other colours"),
-        (picture("RGBA", color=(1, 2, 3, 40)), "see through"),
-        (picture("L", "GIF", save_all=True, append_images=[WHITE]), "2 frames"),
-        (picture("RGB", "EPS"), "cannot identify"),
-        (b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "cannot identify"),
-    ],
-    ids=lambda given: given if isinstance(given, str) else "",
-)
-def test_pictures_that_would_change_are_refused_with_file_and_row(tmp_path, bad, said):
-    with pytest.raises(DatasetError, match=f"train-00001.*row 3.*{said}"):
-        held(tmp_path / "set", [picture("L")] * 10, [*[picture("L")] * 3, bad, *[picture("L")] * 6])
+@refused("pictures")
+def test_pictures_that_would_change_are_refused_with_file_and_row(tmp_path, code, message):
+    with pytest.raises(DatasetError, match=f"train-00001.*row 3.*{message}"):
+        sound = [picture("L")] * 10
+        held(tmp_path / "set", sound, [*sound[:3], eval(code), *sound[4:]])
     assert "mine" not in datasets.names()
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datafiles import TRAIN, cells, encoded, folders, noise, resize, write
+from tables import refused
 
 from fedlib import data as datasets
 from fedlib.data import DatasetError
@@ -167,21 +168,11 @@ def test_a_set_of_the_hub_by_the_columns_to_use(served, places, features, shape,
     assert served.asked == [("who/wards", "main", "https://mirror")]
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"features": "foto"}, "Field .foto. does not exist"),
-        ({"label": "age"}, "column 'age' must hold integers, not float64"),
-        ({"features": "gap"}, "row 3: column 'gap' holds no value"),
-        ({"features": "ragged"}, "row 11: 2 numbers in 'ragged', not 1"),
-        ({"label": "beds", "columns": ["ward"], "class_names": "abc"}, "12 different names"),
-        ({"folder": "y"}, "who/wards has no files of all splits .* in y"),
-    ],
-)
-def test_what_is_no_set_of_the_hub_is_refused_and_nothing_written(served, places, asked, said):
+@refused("hub")
+def test_what_is_no_set_of_the_hub_is_refused_and_nothing_written(served, places, code, message):
     odd = {"gap": [0.5] * 3 + [None] + [0.5] * 8, "ragged": [[1.0]] * 11 + [[1.0, 2.0]]}
     served.sets["who/wards"] = {f"x/{TRAIN}": table(12, **odd)[1]}
-    usual = {"name": "wards", "features": "photo", "label": "class", "folder": "x"}
-    with pytest.raises((DatasetError, ValueError), match=said):
-        datasets.add_from_hub(repository="who/wards", splits=("train",), **{**usual, **asked})
+    asked = {"features": "photo", "label": "class", "folder": "x"} | eval(f"dict({code})")
+    with pytest.raises((DatasetError, ValueError), match=message):
+        datasets.add_from_hub("wards", "who/wards", splits=("train",), **asked)
     assert not (places / "cache" / "datasets").exists()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import make_federation, parts_of
 from playing import BATTERY, close, equal, held_by, play, trained_alone
+from tables import refused
 from test_models import DROPS, SMALL, TEXTS
 from torch import nn
 from torch.nn import functional as F
@@ -351,20 +352,17 @@ class Odd(nn.Module):
         self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, x):
-        return ODD[self.kind][0](self, self.layer(x.flatten(1)))
+        return ODD[self.kind](self, self.layer(x.flatten(1)))
 
 
 ODD = {
-    "noisy": (lambda m, h: h + torch.rand_like(h), "Odd: draws random numbers of its own"),
-    "functional": (lambda m, h: F.dropout(h), "Odd: draws random numbers of its own"),
-    "shared": (
-        lambda m, h: h * F.dropout(torch.ones(1, 6), training=m.training),
-        "numbers that the examples of a batch share",
-    ),
-    "counting": (lambda m, h: h + 0 * m.calls.add_(m.training), "would change calls"),
-    "centred": (lambda m, h: h - h.mean(0), "depends on who shares its batch"),
-    "flat": (lambda m, h: h.sum(), r"makes \[\] of two examples, not features \[2, D\]"),
-    "elsewhere": (lambda m, h: h + m.held[0].sum(), "with other numbers than its parameters"),
+    "noisy": lambda m, h: h + torch.rand_like(h),
+    "functional": lambda m, h: F.dropout(h),
+    "shared": lambda m, h: h * F.dropout(torch.ones(1, 6), training=m.training),
+    "counting": lambda m, h: h + 0 * m.calls.add_(m.training),
+    "centred": lambda m, h: h - h.mean(0),
+    "flat": lambda m, h: h.sum(),
+    "elsewhere": lambda m, h: h + m.held[0].sum(),
 }
 
 
@@ -373,26 +371,10 @@ def untracked(momentum=None, track=True):
     return nn.Sequential(nn.Flatten(), norm)
 
 
-@pytest.mark.parametrize(
-    ("family", "message"),
-    [
-        *((foreign("Odd", ("kind", kind)), message) for kind, (_, message) in ODD.items()),
-        (foreign("untracked"), r"base.1: BatchNorm counts batches here: give it a momentum"),
-        (foreign("untracked", ("momentum", 0.1), ("track", False)), "Sequential: normalises by"),
-        (foreign("nothing"), "module 'test_modules' has no attribute 'nothing'"),
-        (foreign("tied", ("bias", True)), "unexpected keyword argument 'bias'"),
-        (Module("no_such.package:f"), "No module named 'no_such'"),
-        (Module("builtins:dict"), "'dict' object has no attribute"),
-        (foreign("tied", head="fc"), "Sequential has no attribute `fc`"),
-        (foreign("tied", frozen=("conv",)), "freezes nothing: there is no such parameter"),
-        (Module("torch.nn:Conv2d", (("in_channels", 3), ("out_channels", 2), ("kernel_size", 3))),
-         r"for examples \[8, 8, 1\]: .* 3 channels"),
-    ],
-    ids=lambda m: m.function if isinstance(m, Module) else "",
-)  # fmt: skip
-def test_what_cannot_be_trained_is_refused_by_name(family, message):
+@refused("modules")
+def test_what_cannot_be_trained_is_refused_by_name(code, message):
     with pytest.raises(ValueError, match=message):
-        _ = Net(family, IMAGE, 3).dry_run
+        _ = Net(eval(code), IMAGE, 3).dry_run
 
 
 def torchvision():

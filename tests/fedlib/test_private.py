@@ -106,18 +106,6 @@ def test_a_server_is_sent_no_share_of_experts_in_private():
     close(clipped(report.messages, 1.0), report.messages)  # within the bound already
 
 
-def test_what_is_no_sum_is_refused():
-    for of in (alg.SCAFFOLD(), alg.IFCA(), alg.PrunedFedMix(), alg.FedGH(), alg.Local()):
-        with pytest.raises(ValueError, match="hands a server sums"):
-            alg.Private(of=of)
-    with pytest.raises(ValueError, match="give epochs to that"):
-        alg.Private(epochs=3)
-    with pytest.raises(ValueError, match="a client has 10 examples"):
-        play(alg.SecureSum(most=9), make_federation((10, 3)), 1)
-    with pytest.raises(ValueError, match="on a wire"):
-        alg.SecureSum().payload(None, 0)
-
-
 def test_epsilon_is_that_of_the_gaussian_mechanism():
     pytest.importorskip("dp_accounting", reason="epsilon needs fedlib[privacy]")
     here = {"clients": 100, "rounds": 10, "delta": 1e-3}
