@@ -136,6 +136,15 @@ def alone(lock: Path, what: str) -> Iterator[None]:
         yield
 
 
+def held(lock: Path) -> bool:
+    """Return whether another process, or another part of this one, holds a lock now."""
+    try:
+        with FileLock(lock).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write tensors and metadata, with their checksum."""
     whole = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}

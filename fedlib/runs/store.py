@@ -250,9 +250,18 @@ class RunFolder:
 
         The folder is tidied first: see ``mend``.
         """
-        with atomic.alone(self.path.with_name(f"{self.experiment.key}.lock"), "the lock"):
+        with atomic.alone(self._lock, "the lock"):
             self.mend()
             yield
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody else trains the run now."""
+        return self._lock.exists() and atomic.held(self._lock)
+
+    @property
+    def _lock(self) -> Path:
+        return self.path.with_name(f"{self.experiment.key}.lock")
 
     def mend(self) -> None:
         """Tidy the folder: no half file; no file if one is damaged, lost or of something else."""

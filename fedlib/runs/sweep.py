@@ -134,7 +134,10 @@ def _pool(workers: int, address: str | None, options: dict[str, Any], tally: Tal
 def _train(
     team: Workers, missing: Sequence[Experiment], tally: Tally
 ) -> list[tuple[Experiment, BaseException]]:
-    """Hand runs out in their order, those that build on others when these have ended."""
+    """Hand runs out in their order, those that build on others when these have ended.
+
+    Those that somebody else trains come last: who has them would have to wait.
+    """
     waiting = {e.key: e for e in missing}
     needs = {e.key: {s.key for s in e.stages[:-1]} & waiting.keys() for e in missing}
     left, failed = {*waiting}, dict[str, tuple[Experiment, BaseException]]()
@@ -146,7 +149,8 @@ def _train(
         tally.end(experiment.key, error)
 
     def ready() -> Experiment | None:
-        return next((e for key, e in waiting.items() if not needs[key] & left), None)
+        able = [e for key, e in waiting.items() if not needs[key] & left]
+        return next((e for e in able if not RunFolder(e).in_use), able[0] if able else None)
 
     try:
         while left:

@@ -13,8 +13,10 @@ import types
 from unittest.mock import MagicMock
 
 import pytest
+from filelock import FileLock
 from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 
+from fedlib import paths
 from fedlib.algorithms import FedAvg, Local
 from fedlib.progress import Tally
 from fedlib.runs import RunDiverged, cluster, export, find, store
@@ -75,6 +77,21 @@ def test_a_run_asked_for_twice_is_trained_once(playing):
     results = go([AVG, dataclasses.replace(AVG), AVG])
     assert len(results) == 3 and played == [("FedAvg", 0), ("FedAvg", 1)]
     assert all(r.provenance == results[0].provenance for r in results)
+
+
+def test_a_run_that_somebody_else_trains_comes_last(playing):
+    """A second sweep on a store waited for every run of the first, and took no other."""
+    other, played = FileLock(paths.runs() / f"{AVG.key}.lock"), []
+
+    def act(name, round):
+        played.append((name, round))
+        other.release(force=True)
+
+    paths.runs().mkdir(parents=True, exist_ok=True)
+    other.acquire()
+    playing(act)
+    go([AVG, MIX])
+    assert [*dict.fromkeys(name for name, _ in played)] == ["FedMix", "FedAvg"]
 
 
 @pytest.fixture
