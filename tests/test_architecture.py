@@ -14,9 +14,8 @@ PICTURE = ARCHITECTURE.split("## The rooms")[1].split("```")[1]
 PACKAGES = ("papers", "companion", "fedlib")
 # "package  room room ...", lower lines last; a room may import rooms of lower lines, and itself.
 LINES = [line.split() for line in PICTURE.strip().splitlines() if line.split()[:1]]
-LAYERS = [
-    [f"{line[0]}.{room}" for room in line[1:]] for line in reversed(LINES) if line[0] in PACKAGES
-]
+KNOWN = [line for line in reversed(LINES) if line[0] in PACKAGES]
+LAYERS = [[f"{line[0]}.{room}" for room in line[1:]] for line in KNOWN]
 SOURCES = [file for package in PACKAGES for file in sorted((paths.ROOT / package).rglob("*.py"))]
 
 

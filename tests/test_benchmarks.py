@@ -59,9 +59,8 @@ def test_the_plain_fedmix_computes_what_the_engine_computes(sizes):
     state = algorithm.init(fed, 0)
     experts = [fed.net.module_of(k) for k in range(2)]
     for k, expert in enumerate(experts):
-        expert.load_state_dict(
-            {n: t[k] for n, t in select_prefix(state.shared, "experts.").items()}
-        )
+        mine = {n: t[k] for n, t in select_prefix(state.shared, "experts.").items()}
+        expert.load_state_dict(mine)
     mixture = plain.Mixture(experts)
     with torch.no_grad():
         mixture.phi += torch.tensor([[0.5, 0.0], [0.0, 1.0], [-1.0, 0.0]])

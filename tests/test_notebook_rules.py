@@ -128,9 +128,10 @@ def _of_outputs(cell: Any, count: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "path", [pytest.param(p, id=p.stem) for p in sorted(paths.notebooks().glob("*.ipynb"))]
-)
+SOURCES = sorted(paths.notebooks().glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_source_notebooks_keep_the_rules(path: Path):
     assert complaints(path) == []
 

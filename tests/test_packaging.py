@@ -65,9 +65,8 @@ def test_every_dependency_is_pinned_once_within_its_bounds():
     assert len(names) == len(set(names)), "a package is pinned twice"
     versions = dict(pins())
     assert not Version(versions["torch"]).local, "a build, where CPU and CUDA wheels are to fit"
-    apart = {
-        Requirement(r).name for extra in APART for r in PROJECT["optional-dependencies"][extra]
-    }
+    extras = PROJECT["optional-dependencies"]
+    apart = {Requirement(r).name for extra in APART for r in extras[extra]}
     for requirement in requirements():
         if requirement.name in apart:
             assert canonicalize_name(requirement.name) not in versions
@@ -113,9 +112,8 @@ def test_every_third_party_import_is_declared():
 def test_the_distribution_is_the_library_and_an_editable_install_the_checkout():
     """With one named folder for all packages setuptools puts that folder on the path."""
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    found = {
-        name.partition(".")[0] for name in find_packages(str(ROOT), **told["packages"]["find"])
-    }
+    packages = find_packages(str(ROOT), **told["packages"]["find"])
+    found = {name.partition(".")[0] for name in packages}
     assert found == {"fedlib"} and told["package-dir"] == {"": "."}
 
 

@@ -100,9 +100,8 @@ def test_of_stored_runs_only_a_notebook_of_which_nothing_is_stored_is_left_out(f
 
 @pytest.mark.slow
 def test_refresh_writes_stable_outputs_into_the_source(folder):
-    shows = (
-        "import os, sys\nprint('one')\nsys.stdout.flush()\nprint('two')\nos.environ['FEDLIB_RUNS']"
-    )
+    shows = "import os, sys\nprint('one')\nsys.stdout.flush()\nprint('two')"
+    shows += "\nos.environ['FEDLIB_RUNS']"
     source = write(folder, "00_good", SHOW, shows)
     assert main(["notebooks", "--jobs", "1"]) == 0
     first = source.read_bytes()

@@ -69,9 +69,7 @@ def test_few_runs_of_a_row_are_drawn_themselves_and_clear_ones_are_counted():
     frame = pd.DataFrame(rows, columns=["row", "group", "mean", "low", "high", "values"])
     figure, drawn = plotting.dots({"here": frame}, xlabel="x", marks={"here": 0.0}, mark="none")
     assert figure.get_suptitle().strip() == "intervals above | below none: ours 1 | 0 of 2"
-    assert [0.4, 0.5, 0.6, 0.1, 0.1, 0.1] in [
-        list(line.get_xdata()) for line in figure.axes[0].lines
-    ]
+    assert [0.4, 0.5, 0.6, 0.1, 0.1, 0.1] in [[*line.get_xdata()] for line in figure.axes[0].lines]
     assert "values" not in drawn
 
 

@@ -266,9 +266,8 @@ def test_an_export_that_was_killed_half_way_is_finished_by_the_next(chained, mon
 
 def failed(experiment, commit="aaa"):
     """What a run leaves whose loss stopped being finite after a round."""
-    store.RunFolder(experiment).write_record(
-        store.FAILURE, {"round": 1, "message": "no", "commit": commit}
-    )
+    said = {"round": 1, "message": "no", "commit": commit}
+    store.RunFolder(experiment).write_record(store.FAILURE, said)
 
 
 def test_a_run_that_diverged_is_named_and_not_waited_for(plan, capsys):
@@ -279,9 +278,8 @@ def test_a_run_that_diverged_is_named_and_not_waited_for(plan, capsys):
         stored_diverged()
     )
     failed(RUNS[1])
-    assert (
-        kept_results.export_runs(REGISTRY, "standard").missing == []
-    )  # nor does what builds on it
+    # Nor is waited for what builds on it.
+    assert kept_results.export_runs(REGISTRY, "standard").missing == []
     assert stored_diverged()["key"].tolist() == [RUNS[1].key] and there() == {"a-x": {RUNS[0].key}}
     store.RunFolder(RUNS[1]).forget_failure()  # as on another machine
     assert diverged(RUNS) == {RUNS[1]: 1} and diverged([replace(SECOND, after=RUNS[1])])

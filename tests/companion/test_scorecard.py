@@ -196,9 +196,8 @@ def test_a_method_that_diverged_is_named_and_nothing_waits_for_it():
     gone = FOURTEEN.experiments("standard", "fashion_mnist", "FedGH, S = 0")
     (panel,) = panels.stored(FOURTEEN, [], "standard")
     assert panel.absent == {"FedGH": "1 of 2 places"} and not panel.diverged
-    store.RunFolder(gone[0]).write_record(
-        store.FAILURE, {"round": 37, "message": "no", "commit": "abc"}
-    )
+    said = {"round": 37, "message": "no", "commit": "abc"}
+    store.RunFolder(gone[0]).write_record(store.FAILURE, said)
     (panel,) = panels.stored(FOURTEEN, [], "standard")
     assert "FedGH" not in set(panel.frame["method"]) and panel.frame["S"].nunique() == 2
     assert panel.diverged == {"FedGH"}

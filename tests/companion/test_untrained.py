@@ -32,10 +32,8 @@ RUNS = {r.method: r for r in SPECIALISTS.runs("standard", "cifar10") if r.where.
 def result(method, own=(0.1, 0.5), everywhere=(0.1, 0.4), kept=None):
     """A run of two evaluations: accuracy on own tests and on those of all classes."""
     one = RUNS[method].experiment
-    ends = {"test_accuracy": own, "balanced_accuracy": everywhere}
-    rows = [
-        (t, m, 0, v) for m, two in ends.items() for t, v in zip((0, one.rounds), two, strict=True)
-    ]
+    ends, at = {"test_accuracy": own, "balanced_accuracy": everywhere}, (0, one.rounds)
+    rows = [(t, m, 0, v) for m, two in ends.items() for t, v in zip(at, two, strict=True)]
     rows += [] if kept is None else [(one.rounds, "kept_round", -1, kept)]
     frame = pd.DataFrame(rows, columns=["round", "metric", "client", "value"])
     return Result(one, pa.Table.from_pandas(frame), {})
@@ -87,9 +85,8 @@ def claimed(frame):
 
 
 def runs_at(*seeds):
-    return pd.DataFrame(
-        [(FEDAVG, s, 1.0, KEPT) for s in seeds], columns=["method", "seed", "p", "why"]
-    )
+    rows = [(FEDAVG, s, 1.0, KEPT) for s in seeds]
+    return pd.DataFrame(rows, columns=["method", "seed", "p", "why"])
 
 
 def test_means_leave_out_places_at_which_somebody_did_not_train():

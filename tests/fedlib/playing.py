@@ -62,9 +62,8 @@ def play(algorithm, fed, rounds=3, seed=0, cohort=None, first=None, state=None, 
     """The state after some rounds, by default of all clients, and the last report."""
     state = state or begun(algorithm, fed, seed, first)
     for t in range(rounds):
-        state, report = play_round(
-            algorithm, fed, state, round=t, seed=seed, cohort=cohort or fed.clients, **more
-        )
+        how = {"round": t, "seed": seed, "cohort": cohort or fed.clients}
+        state, report = play_round(algorithm, fed, state, **how, **more)
     return state, report
 
 
@@ -122,9 +121,8 @@ def trained_alone(fed, algorithm, model, row, seed, round):
 def close(one, other, rtol=1e-4, atol=1e-6):
     """Some leaves are nearly the same as those of the same names."""
     for name, leaf in one.items():
-        torch.testing.assert_close(
-            other[name], leaf, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
-        )
+        how = {"rtol": rtol, "atol": atol, "msg": lambda m, n=name: f"{n}: {m}"}
+        torch.testing.assert_close(other[name], leaf, **how)
 
 
 def equal(one, other):
@@ -164,10 +162,7 @@ SECOND = {
         of=MIXED, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST
     ),
 }
-BATTERY = {
-    name: SECOND.get(name) or getattr(fedlib.algorithms, name)()
-    for name in fedlib.algorithms.__all__
-}
+BATTERY = {n: SECOND.get(n) or getattr(fedlib.algorithms, n)() for n in fedlib.algorithms.__all__}
 BATTERY |= SECOND | {
     "FedAvg, Adam": alg.FedAvg(server=adam(0.01), **FAST),
     "Local, early stop": alg.Local(stop=EarlyStop(every=1, patience=1), epochs=3, **FAST),

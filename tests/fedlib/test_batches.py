@@ -101,9 +101,8 @@ def test_inputs_computed_some_steps_ahead_are_those_of_every_step(rows, monkeypa
 def test_training_sees_exactly_the_images_of_its_noise():
     fed = augmented(CropFlip(2))
     plan = plan_of([0], sizes=(11,), where=(0, 0))
-    batches = fed.train.batches(
-        torch.tensor([0]), plan.positions, plan.counts, plan.counts.max(0), plan.noise(3)
-    )
+    asked = torch.tensor([0]), plan.positions, plan.counts, plan.counts.max(0), plan.noise(3)
+    batches = fed.train.batches(*asked)
     for t, (batch, noise) in enumerate(zip(batches, plan.noise(3), strict=True)):
         assert batch.noise is None  # all of it was the augmentation's
         for b in range(plan.counts[0, t]):
@@ -121,9 +120,8 @@ def test_evaluation_sees_images_as_they_are():
         np.testing.assert_array_equal(one.nll, other.nll)
     whole, plain_whole = (f.train.whole(torch.arange(3)).x for f in (fed, same))
     assert torch.equal(whole, plain_whole)
-    task = Task(
-        "digits", IID(3, 20), MLP(hidden=(5,)), MatchedHoldout(100, 10, 10), augment=CropFlip(1)
-    )
+    held_out = MatchedHoldout(100, 10, 10)
+    task = Task("digits", IID(3, 20), MLP(hidden=(5,)), held_out, augment=CropFlip(1))
     fed = task.build(0)
     assert fed.train.augment and fed.validation.augment is fed.test.augment is None
 

@@ -17,9 +17,8 @@ def scored(algorithm, fed, chunk=None):
     training = Training(Experiment(TASK, algorithm, 2, cohort=3, evaluate_every=1), fed, How())
     training.state = state = begun(algorithm, fed)
     for t in range(2):
-        state, report = play_round(
-            algorithm, fed, state, round=t, seed=0, cohort=3, chunk=chunk, score=True
-        )
+        how = {"round": t, "seed": 0, "cohort": 3, "chunk": chunk, "score": True}
+        state, report = play_round(algorithm, fed, state, **how)
         training.log_round(state, t + 1, report)
     return training.log.table()
 

@@ -38,9 +38,8 @@ def test_digits():
     scaled = data.train.features / 255
     assert scaled.mean() == pytest.approx(data.mean[0], abs=1e-4)
     assert scaled.std() == pytest.approx(data.std[0], abs=1e-4)
-    assert repr(data) == (
-        "Dataset(digits: 1,437 train, 360 test, 16x16x1, 10 classes, embedded in scikit-learn)"
-    )
+    said = "1,437 train, 360 test, 16x16x1, 10 classes, embedded in scikit-learn"
+    assert repr(data) == f"Dataset(digits: {said})"
 
 
 def test_parquet_is_decoded_exactly_and_once(mnist, places, monkeypatch):

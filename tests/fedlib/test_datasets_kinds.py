@@ -93,9 +93,7 @@ def test_texts_become_token_ids(places):
     assert data.train.features.dtype == np.int32 and data.shape == (200,)
     assert (data.mean, data.std) == ((), ())
     # w occurs 200 times within the length that is kept, the rest by frequency, then alphabet.
-    assert data.vocabulary == (
-        "<pad>", "<unk>", "w", "cat", "the", ",", ".", "a", "dog", "sat",
-    )  # fmt: skip
+    assert data.vocabulary == (*["<pad>", "<unk>", "w", "cat", "the", ",", ".", "a", "dog", "sat"],)
     said = [[data.vocabulary[i] for i in row[row > 0]] for row in data.train.features]
     assert said[:3] == [["the", "cat", ",", "the", "dog", "."], ["a", "cat", "sat"], []]
     assert data.train.features[3].tolist() == [2] * 200
@@ -282,9 +280,7 @@ def test_numbers_that_are_not_to_be_scaled_stay_what_they_were():
     x, (_, y) = floats(), some()
     data = datasets.add("mine", (x, y), normalise=False)
     assert (data.mean, data.std) == ((0.0,) * 5, (1.0,) * 5)
-    fed = Task(
-        "mine", IID(clients=2, size=30), MLP((5,)), LocalHoldout(test=0.2, validation=0.2)
-    ).build(0)
+    fed = Task("mine", IID(2, 30), MLP((5,)), LocalHoldout(test=0.2, validation=0.2)).build(0)
     assert np.array_equal(fed.train.inputs(torch.arange(60)).numpy(), x.astype(np.float32))
 
 
@@ -334,10 +330,8 @@ def test_whose_an_example_is_must_be_told_of_everyone(tmp_path):
 def test_columns_of_a_table_are_numbers_and_an_option_says_tokens():
     ages = np.arange(60) + 20
     table = pd.DataFrame({"age": ages, "pulse": (ages * 7 % 90).astype(np.uint8)})
-    for numbers in (
-        datasets.add("mine", (table, ages % 2)),
-        datasets.add("mine", (table.to_numpy(), ages % 2), tokens=False),
-    ):
+    plain = datasets.add("mine", (table, ages % 2))
+    for numbers in (plain, datasets.add("mine", (table.to_numpy(), ages % 2), tokens=False)):
         assert numbers.train.features.dtype == np.float32 and numbers.fit
         assert (numbers.train.features == table.to_numpy()).all()
     tokens = datasets.add("mine", (table, ages % 2), tokens=True)

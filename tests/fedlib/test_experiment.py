@@ -97,9 +97,8 @@ def test_the_last_scores_are_those_of_the_final_state():
     assert result.provenance["client_mib"] == pytest.approx(mine / 2**20, abs=1e-4)
 
 
-WORSENING = Experiment(
-    TASK, FedAvg(batch_size=5, client=adam(0.05)), 8, cohort=4, evaluate_every=2, keep="best"
-)
+AT_HALF = {"rounds": 8, "cohort": 4, "evaluate_every": 2, "keep": "best"}
+WORSENING = Experiment(TASK, FedAvg(batch_size=5, client=adam(0.05)), **AT_HALF)
 ALONE = replace(WORSENING, algorithm=Local(client=adam(0.1)))
 ALONE_AFTER = replace(WORSENING, algorithm=Local(batch_size=5), rounds=3, after=WORSENING)
 
@@ -158,13 +157,12 @@ def test_the_best_state_is_told_by_those_who_take_part():
         best_of(nothing.table(), [0])
 
 
-@pytest.mark.parametrize(
-    "algorithm", [FedAvg(), FedMix(experts=2), Local(stop=EarlyStop(every=1))], ids=repr
-)
+STOPPED = Local(stop=EarlyStop(every=1))
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedMix(experts=2), STOPPED], ids=repr)
 def test_clients_without_test_or_validation_examples_are_no_failure(algorithm):
-    task = Task(
-        "digits", QuantitySkew(30, alpha=0.3, least=1), MLP(hidden=(8,)), LocalHoldout(test=0.2)
-    )
+    task = Task("digits", QuantitySkew(30, 0.3, least=1), MLP((8,)), LocalHoldout(test=0.2))
     fed = task.build(0)
     lacking = {"validation": fed.validation.sizes == 0, "test": fed.test.sizes == 0}
     result = play(Experiment(task, algorithm, rounds=2, cohort=30, evaluate_every=1))
@@ -270,9 +268,8 @@ def test_callbacks_see_every_round_and_may_stop_a_run(rounds):
 @pytest.mark.parametrize("experiment", [MIX, WORSENING, ALONE_AFTER], ids=repr)
 def test_a_simulation_is_a_run_that_is_not_stored(experiment):
     moments = [(m.round, m.metrics) for m in simulate(experiment, device="cpu")]
-    assert not paths.runs().exists() and [at for at, _ in moments] == [
-        *range(experiment.rounds + 1)
-    ]
+    assert not paths.runs().exists()
+    assert [at for at, _ in moments] == [*range(experiment.rounds + 1)]
     result = play(experiment)
     for metric in ("train_loss", "test_accuracy", "bytes_up"):
         found = {at: means[metric] for at, means in moments if metric in means}

@@ -117,9 +117,8 @@ def test_the_loss_is_that_of_eq_6_and_of_algorithm_2(eta):
         total["entropy"] -= (bound - q @ q.log()) / 5
         total["likelihood"] -= sum((logp[k] + gate[k]).exp() for k in keep).log() / 5
     for objective in total if eta is None else ["map"]:
-        got = replace(algorithm, objective=objective).loss(
-            fed.net, params, ctx, Batch(x, y, torch.ones(5))
-        )
+        asked, batch = replace(algorithm, objective=objective), Batch(x, y, torch.ones(5))
+        got = asked.loss(fed.net, params, ctx, batch)
         torch.testing.assert_close(got, total[objective])
 
 
@@ -274,12 +273,7 @@ def test_what_is_pruned_sends_zeros_and_gets_no_weight(uneven):
 
 
 @settings(max_examples=100)
-@given(
-    experts=st.integers(1, 6),
-    eta=st.floats(0, 1),
-    spread=st.floats(0, 20),
-    seed=st.integers(0, 10**6),
-)
+@given(st.integers(1, 6), st.floats(0, 1), st.floats(0, 20), st.integers(0, 10**6))
 def test_q_without_what_is_pruned_sums_to_one(experts, eta, spread, seed):
     draw = torch.Generator().manual_seed(seed)
     algorithm = PrunedFedMix(experts=experts, eta=eta)
@@ -326,9 +320,8 @@ def joint_of(algorithm, fed, state, row):
 def test_one_batch_moves_pi_by_the_damped_step(damping, beta):
     """And experts along the gradient of the bound, of which the pi that it leads to is constant."""
     fed = make_federation((6, 9))
-    algorithm = ClusteredFedMix(
-        experts=3, damping=damping, entropy_weight=beta, batch_size=None, client=sgd(0.3)
-    )
+    how = {"damping": damping, "entropy_weight": beta, "batch_size": None, "client": sgd(0.3)}
+    algorithm = ClusteredFedMix(experts=3, **how)
     state = algorithm.init(fed, 0)
     assert torch.equal(state.local["pi"], torch.full((2, 3), 1 / 3))
     state.local["pi"] = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])

@@ -17,16 +17,8 @@ from fedlib.algorithms import Local
 from fedlib.cli import main
 from fedlib.models import MLP, Module
 from fedlib.partition import IID, LocalHoldout
-from fedlib.runs import (
-    DamagedWarning,
-    RunDiverged,
-    StoreError,
-    export,
-    find,
-    provenance,
-    run,
-    store,
-)
+from fedlib.runs import DamagedWarning, RunDiverged, export, find, provenance, run, store
+from fedlib.runs.atomic import StoreError
 from fedlib.runs.source import digest
 from fedlib.tasks import Task
 from fedlib.values import from_dict, to_dict
@@ -154,9 +146,7 @@ def test_code_of_a_notebook_is_read_from_its_cell(imported):
         exec(compile(text, name, "exec"), space)
         return digest([space["f"]])
 
-    plain, words, other = (
-        f"def f(x):\n    {s}" for s in ("return by * x", "return by*x", "return x")
-    )
+    plain, words, other = (f"def f(x):\n    return {s}" for s in ("by * x", "by*x", "x"))
     for readable in (True, False):
         seen = [cell(i, text, readable) for i, text in enumerate((plain, "\n" + words, other))]
         assert seen[0] == seen[1] != seen[2]

@@ -264,10 +264,8 @@ def alone(fed, clusters):
 def said_by_all(fed, state, row, x):
     """log p of the three clusters and of one client's own model, [B, 4, classes]."""
     shared = {n.removeprefix(GLOBAL): t for n, t in state.shared.items()}
-    theirs = [
-        fed.net({n.removeprefix(ifca.CLUSTERS): t[j] for n, t in shared.items()}, x)
-        for j in range(3)
-    ]
+    each = [{n.removeprefix(ifca.CLUSTERS): t[j] for n, t in shared.items()} for j in range(3)]
+    theirs = [fed.net(one, x) for one in each]
     own = {n: t[row] for n, t in select_prefix(state.local, OWN).items()}
     return torch.stack([s.log_softmax(-1) for s in [*theirs, fed.net(own, x)]], 1)
 
@@ -349,9 +347,7 @@ def test_groups_are_true_where_all_examples_of_a_client_agree():
 
 def test_clusters_are_compared_with_the_orientations_of_the_clients():
     turned = Rotated(RepeatedDeals(IID(clients=3, size=30), 2), (0.0, 180.0), alpha=None)
-    fed = Task("digits", turned, MLP((8,)), MatchedHoldout(pool=200, validation=20, test=30)).build(
-        0
-    )
+    fed = Task("digits", turned, MLP((8,)), MatchedHoldout(200, 20, 30)).build(0)
     algorithm = IFCA(clusters=2, batch_size=10)
     state = algorithm.assign_models(fed, algorithm.init(fed, 0))
     assert "recovery:angle" not in algorithm.observe(fed, algorithm.init(fed, 0))
@@ -361,9 +357,8 @@ def test_clusters_are_compared_with_the_orientations_of_the_clients():
         seen = algorithm.observe(fed, state)["recovery:angle"]
         assert float(seen) == pytest.approx(index)  # (2 - 36 / 15) / (6 - 36 / 15) for the second
     plain = replace(turned, alpha=1.0)
-    mixed = replace(
-        fed, train=Task("digits", plain, MLP((8,)), MatchedHoldout(200, 9, 9)).build(0).train
-    )
+    several = Task("digits", plain, MLP((8,)), MatchedHoldout(200, 9, 9)).build(0)
+    mixed = replace(fed, train=several.train)
     assert "recovery:angle" not in algorithm.observe(mixed, state), "clients hold several angles"
 
 

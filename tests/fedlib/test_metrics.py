@@ -140,9 +140,8 @@ def test_what_opted_out_counts_at_home_only():
     fed = replace(whole, opt_out=OptOut(clients=0.7)).build(1).full_view()
     floor, plain = CommonestLabel(), whole.build(1)
     states = floor.init(fed, 1), floor.init(plain, 1)
-    same = [
-        evaluate(f, floor, s, f.test).accuracy for f, s in zip((fed, plain), states, strict=True)
-    ]
+    pairs = zip((fed, plain), states, strict=True)
+    same = [evaluate(f, floor, s, f.test).accuracy for f, s in pairs]
     np.testing.assert_array_equal(*same)
     said = floor.ensemble(fed.net, states[0].shared, {"none": torch.zeros(1, 1)}, {})
     inside = fed.participating_view().train.counts(10).sum(0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import make_federation
 from playing import close, play, texts
+from tables import GOLDEN
 from torch import nn
 
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
@@ -13,41 +14,18 @@ from fedlib.engine import EarlyStop
 from fedlib.engine.costs import READERS, chunk_of
 from fedlib.engine.protocol import numbers_of
 from fedlib.models import MLP, Batch, BiLSTM, FastText, LeNet, Net, ResNet, fedmix_lenet5, widened
-from fedlib.models.families import GateNet, MaxPool2d
+from fedlib.models.families import MaxPool2d
 from fedlib.optim import adam, sgd
 
 COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
 TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)
 
 
-@pytest.mark.parametrize(
-    ("spec", "shape", "classes", "parameters", "width"),
-    [
-        (LeNet(), COLOUR, 10, 62_006, 84),
-        (fedmix_lenet5(), COLOUR, 10, 443_306, 512),
-        (fedmix_lenet5(113), COLOUR, 10, 1_779_968, 512),
-        (fedmix_lenet5(), GREY, 62, 320_926, 512),
-        (MLP(), GREY, 10, 199_210, 200),
-        (LeNet((6, 12), (84, 42), output="softmax"), GREY, 10, 22_180, 42),
-        (LeNet(channels=(32, 64), hidden=(512,)), COLOUR, 100, 924_708, 512),
-        (LeNet(channels=(32, 64), hidden=(512,)), (64, 64, 3), 200, 5_694_600, 512),
-        (LeNet(channels=(128, 32), hidden=(1024,)), COLOUR, 10, 942_634, 1024),
-        (LeNet(channels=(32, 256), hidden=(256,)), COLOUR, 10, 1_848_714, 256),
-        (LeNet(channels=(12, 12), hidden=(8,), dropout=0.78), COLOUR, 7, 6_995, 8),
-        (LeNet(channels=(32, 64), hidden=(2048,)), GREY, 62, 2_278_334, 2048),
-        (TURNED, COLOUR, 10, 798_752, 194),
-        (ResNet(), COLOUR, 100, 278_324, 64),
-        (BiLSTM(), TEXT, 4, 1_085_708, 128),
-        (FastText(), TEXT, 4, 3_157_508, 32),
-        (GateNet(), (32,), 20, 72_724, 128),
-        (GateNet(), (512,), 20, 134_164, 128),
-        (GateNet(), (3072,), 20, 461_844, 128),
-    ],
-)
-def test_g2_parameter_counts(spec, shape, classes, parameters, width):
-    net = Net(spec, shape, classes)
-    assert net.parameters() == parameters and net.width == width
-    assert sum(t.numel() for t in net.init(0).values()) == parameters
+@pytest.mark.parametrize("code", GOLDEN["parameters"])
+def test_g2_parameter_counts(code):
+    net = Net(*eval(code))
+    assert [net.parameters(), net.width] == GOLDEN["parameters"][code]
+    assert sum(t.numel() for t in net.init(0).values()) == net.parameters()
 
 
 def textbook_lenet5():
@@ -199,16 +177,15 @@ def test_specialist_and_gate_drop_units_of_their_own():
         assert not torch.allclose(ends[0][name], ends[1][name])
 
 
+READING = [
+    FedAvg(batch_size=4, epochs=2, client=adam(0.01)),
+    FedMix(batch_size=4, experts=2),
+    Local(batch_size=4, epochs=4, client=sgd(0.5), stop=EarlyStop(every=1, patience=2)),
+]
+
+
 @pytest.mark.parametrize("spec", TEXTS, ids=repr)
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        FedAvg(batch_size=4, epochs=2, client=adam(0.01)),
-        FedMix(batch_size=4, experts=2),
-        Local(batch_size=4, epochs=4, client=sgd(0.5), stop=EarlyStop(every=1, patience=2)),
-    ],
-    ids=lambda a: type(a).__name__,
-)
+@pytest.mark.parametrize("algorithm", READING, ids=lambda a: type(a).__name__)
 def test_a_cohort_reads_together_what_each_would_read_alone(algorithm, spec):
     fed = texts((9, 4, 7))
     fed.net = Net(spec, (10,), 3)
@@ -226,10 +203,8 @@ def test_the_steps_written_out_are_those_of_nn_lstm():
     _, (last, _) = plain(x)
     expected, got = torch.cat([*last], -1), ours(x)
     torch.testing.assert_close(got, expected)
-    pairs = [
-        torch.autograd.grad(out.square().sum(), list(m.parameters()))
-        for out, m in ((got, ours), (expected, plain))
-    ]
+    both = ((got, ours), (expected, plain))
+    pairs = [torch.autograd.grad(out.square().sum(), [*m.parameters()]) for out, m in both]
     for mine, theirs in zip(*pairs, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation, parts_of
-from playing import BATTERY, close, equal, held_by, play, trained_alone
+from playing import BATTERY, close, equal, held_by, play, stepped, trained_alone
 from tables import refused
 from test_models import DROPS, SMALL, TEXTS
 from torch import nn
@@ -15,18 +15,9 @@ from torch.nn import functional as F
 
 from fedlib.algorithms import FedAvg, FedBN
 from fedlib.engine import evaluate, play_round
-from fedlib.models import (
-    Batch,
-    Module,
-    Net,
-    ResNet,
-    Statistics,
-    add_prefix,
-    is_statistic,
-    select_prefix,
-)
+from fedlib.models import Batch, Module, Net, ResNet, Statistics, add_prefix, select_prefix
 from fedlib.models.families import GateNet
-from fedlib.models.functional import Interceptor
+from fedlib.models.functional import Interceptor, is_statistic
 from fedlib.optim import adam, sgd
 from fedlib.values import from_code, from_dict
 
@@ -103,9 +94,7 @@ def foreign(name, *arguments, **more):
     return Module(f"{__name__}:{name}", arguments, **more)
 
 
-NAMES = (
-    "batch_normed", "group_normed", "dropping", "Transformer", "Vectors",
-)  # fmt: skip
+NAMES = "batch_normed", "group_normed", "dropping", "Transformer", "Vectors"
 FOREIGN = [*map(foreign, NAMES), foreign("Transformer", ("first", False))]
 FAST = {"batch_size": 4, "client": sgd(0.2), "epochs": 2}
 NORMED = FOREIGN[0]
@@ -148,14 +137,9 @@ def test_clients_in_one_program_are_trained_as_one_at_a_time(family):
 
 @pytest.mark.parametrize(
     ("name", "frozen", "chunk", "absent", "averages"),
-    [
-        ("batch_normed", (), 1, 0, 4),
-        ("batch_normed", (), 3, 0, 4),
-        ("batch_normed", ("norms.0.",), 3, 4, 2),
-        ("tied", (), 3, 1, 0),
-        ("recurrent", (), 1, 0, 0),
-    ],
-)
+    [("batch_normed", (), 1, 0, 4), ("batch_normed", (), 3, 0, 4),
+     ("batch_normed", ("norms.0.",), 3, 4, 2), ("tied", (), 3, 1, 0), ("recurrent", (), 1, 0, 0)],
+)  # fmt: skip
 def test_modules_learn_as_they_learn_alone_and_are_averaged(name, frozen, chunk, absent, averages):
     """Clients are ragged: in one program batches of fewer examples ride with larger ones."""
     family = foreign(name, frozen=frozen)
@@ -183,19 +167,15 @@ def test_modules_learn_as_they_learn_alone_and_are_averaged(name, frozen, chunk,
 
 def test_padding_is_not_normalised_and_one_example_has_no_variance():
     norm, x = nn.BatchNorm1d(2), torch.tensor([[1.0, 5.0], [3.0, 5.0], [9.0, 9.0]])
-    for weight, mean, var in (
-        ([1, 1, 0], [2, 5], [2, 0]),
-        ([1, 0, 0], [1, 5], None),
-        ([0] * 3, None, None),
-    ):
+    hands = ([1, 1, 0], [2, 5], [2, 0]), ([1, 0, 0], [1, 5], None), ([0] * 3, None, None)
+    for weight, mean, var in hands:
         moved = Statistics({"mean": norm.running_mean, "var": norm.running_var})
         with Interceptor(None, (), torch.tensor(weight).float(), moved):
             out = norm(x)
         for now, old, hand in zip(moved.after.values(), (0.0, 1.0), (mean, var), strict=True):
             old = torch.full((2,), old)
-            torch.testing.assert_close(
-                now, old if hand is None else 0.9 * old + 0.1 * torch.tensor(hand)
-            )
+            expected = old if hand is None else 0.9 * old + 0.1 * torch.tensor(hand)
+            torch.testing.assert_close(now, expected)
         assert out.isfinite().all()
         if weight == [1, 1, 0]:
             torch.testing.assert_close(out[:2], torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
@@ -273,11 +253,8 @@ def test_fedbn_keeps_batchnorm_at_home():
     """And is FedAvg where there is none."""
     fed = images(NORMED)
     state, report = play(FedBN(**FAST), fed)
-    kept = {
-        f"base.norms.{i}.{n}"
-        for i in (0, 1)
-        for n in ("weight", "bias", "running_mean", "running_var")
-    }
+    names = "weight", "bias", "running_mean", "running_var"
+    kept = {f"base.norms.{i}.{n}" for i in (0, 1) for n in names}
     assert {*state.local} == kept and not kept & {*state.shared, *report.messages}
     assert all(not torch.allclose(t[0], t[1]) for t in state.local.values())
     plain = images(FOREIGN[1])
@@ -299,19 +276,12 @@ def test_a_frozen_backbone_is_computed_once_and_never_sent(monkeypatch):
     assert said == [1, max(SIZES)], "all clients' together, in three epochs once, after one example"
     for place, row in enumerate(report.rows):
         x, y = held_by(fed.train, row)
-        head = nn.Linear(9, 3)
-        head.load_state_dict({n[5:]: t for n, t in algorithm.init(fed, 0).shared.items()})
+        w = first = algorithm.init(fed, 0).shared
         h = fed.net.features({}, x)
         for _ in range(3):
-            head.zero_grad()
-            F.cross_entropy(head(h), y).backward()
-            with torch.no_grad():
-                for p in head.parameters():
-                    p -= 0.5 * p.grad
-        sent = {
-            n[5:]: algorithm.init(fed, 0).shared[n] - t[place] for n, t in report.messages.items()
-        }
-        close(dict(head.named_parameters()), sent)
+            loss = lambda w, h=h, y=y: F.cross_entropy(F.linear(h, *w.values()), y)  # noqa: E731
+            w = stepped(w, loss, 0.5)
+        close(w, {n: first[n] - t[place] for n, t in report.messages.items()})
 
 
 def tied():
@@ -411,12 +381,8 @@ def test_a_spec_that_comes_as_text_may_name_only_what_was_allowed(monkeypatch, t
     mark = tmp_path / "ran"
     (tmp_path / "odd_one.py").write_text(f"open({str(mark)!r}, 'w')\nfrom os import system\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for function in (
-        "os:system",
-        "odd_one:net",
-        "torchvision.models._api:load_state_dict_from_url",
-    ):
-        text, spec = f"Module({function!r})", {"kind": "Module", "function": function}
+    for name in ("os:system", "odd_one:net", "torchvision.models._api:load_state_dict_from_url"):
+        text, spec = f"Module({name!r})", {"kind": "Module", "function": name}
         for read, told in ((from_code, text), (from_dict, spec)):
             with pytest.raises(ValueError, match=r"a spec may not name .* --import "):
                 read(told)

@@ -114,15 +114,15 @@ def task(partition, held_out=None):
     return Task("digits", partition, MLP(hidden=(8,)), held_out or MatchedHoldout(200, 10, 10))
 
 
+DEALT = IID(10, 30), Dirichlet(10, 0.5, size=30), Rotated(IID(10, 30), (0.0, 90.0, 180.0))
+
+
 @pytest.mark.parametrize("held_out", [MatchedHoldout(200, 10, 10), LocalHoldout(0.2, 0.1)])
-@pytest.mark.parametrize(
-    "of", [IID(10, 30), Dirichlet(10, 0.5, size=30), Rotated(IID(10, 30), (0.0, 90.0, 180.0))]
-)
+@pytest.mark.parametrize("of", DEALT)
 def test_some_clients_hold_what_they_hold_among_all(of, held_out):
     whole = task(of, held_out).divide(3).parts
-    some = {
-        rows: task(ClientSubset(of, *rows), held_out).divide(3).parts for rows in ((0, 7), (7, 10))
-    }
+    sets = ((0, 7), (7, 10))
+    some = {rows: task(ClientSubset(of, *rows), held_out).divide(3).parts for rows in sets}
     for name, sides in ((n, p.side) for n, p in some[7, 10].items()):
         for side, values in sides.items():
             mine = whole[name].side[side][whole[name].starts[7] :]
@@ -191,9 +191,8 @@ def test_the_evidence_of_a_code_of_one_number_is_the_integral():
     x = torch.tensor([[0.2, 0.9]])
     grid = torch.linspace(-8, 8, 4001)[:, None]
     logits = torch.tensor(dense(leaves, "decoder", grid.numpy(), 2))
-    said = -torch.nn.functional.binary_cross_entropy_with_logits(
-        logits, x.expand(4001, 2), reduction="none"
-    ).sum(1)
+    entropy = torch.nn.functional.binary_cross_entropy_with_logits
+    said = -entropy(logits, x.expand(4001, 2), reduction="none").sum(1)
     prior = -0.5 * grid[:, 0] ** 2 - 0.5 * math.log(2 * math.pi)
     exact = (said + prior).logsumexp(0) + math.log(16 / 4000)
     noise = torch.randn(20_000, 1, generator=torch.Generator().manual_seed(0))
@@ -232,9 +231,8 @@ def test_the_auto_encoder_sees_stored_pixels_and_noise():
     u = torch.tensor([0.1586553, 0.8413447]).expand(5, 2)  # a standard deviation to either side
     pixels = fed.train.x[fed.train.client(0)].flatten(1) / 255
     expected = -evidence_bound(select_prefix(params, VAE), pixels, torch.tensor([-1.0, 1.0])).mean()
-    torch.testing.assert_close(
-        algorithm.loss(fed.net, params, ctx, replace(batch, random={LATENT: u})), expected
-    )
+    loss = algorithm.loss(fed.net, params, ctx, replace(batch, random={LATENT: u}))
+    torch.testing.assert_close(loss, expected)
     plain = -evidence_bound(select_prefix(params, VAE), pixels, torch.zeros(2)).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, batch), plain)
 
@@ -259,10 +257,8 @@ def test_votes_are_weighed_by_who_knows_the_example(of):
         votes.append(of.client_output(fed.net, params, ctx, code))
     weight = torch.stack(scores).softmax(0)
     assert (weight.max(1).values - weight.min(1).values > 0.05).any()  # x does matter
-    mean = {
-        name: sum(w[:, None] * v[name] for w, v in zip(weight, votes, strict=True))
-        for name in votes[0]
-    }
+    pairs = [*zip(weight, votes, strict=True)]
+    mean = {name: sum(w[:, None] * v[name] for w, v in pairs) for name in votes[0]}
     expected = of.ensemble(fed.net, state.shared, code, mean)
     told = told_newcomers(algorithm, fed, state)
     torch.testing.assert_close(told, expected, rtol=1e-3, atol=1e-4)

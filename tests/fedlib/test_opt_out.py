@@ -16,18 +16,10 @@ from fedlib.engine.protocol import train_view
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, FastText
 from fedlib.optim import adam
-from fedlib.partition import (
-    IID,
-    ByColumn,
-    ClientSubset,
-    LabelPermuted,
-    LocalHoldout,
-    MatchedHoldout,
-    OptOut,
-    Partition,
-    RepeatedDeals,
-    Rotated,
-)
+from fedlib.partition.base import ClientSubset, LabelPermuted, RepeatedDeals, Rotated
+from fedlib.partition.draws import Partition
+from fedlib.partition.held_out import LocalHoldout, MatchedHoldout, OptOut
+from fedlib.partition.schemes import IID, ByColumn
 from fedlib.runs import Experiment, built, run
 from fedlib.tasks import Task
 
@@ -194,9 +186,7 @@ def test_rows_stay_in_place_and_hold_what_takes_part():
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_no_table_that_an_algorithm_is_handed_holds_what_opted_out(share):
     """Someone who takes no care counts all labels there are: those of who takes part."""
-    task = replace(
-        TASK, held_out=LocalHoldout(), balanced=0, opt_out=OptOut(clients=0.5, share=share)
-    )
+    task = replace(TASK, held_out=LocalHoldout(), balanced=0, opt_out=OptOut(0.5, share=share))
     fed = task.build(0)
     for view in (fed.participating_view(), train_view(FedAvg(), fed.full_view())):
         assert view.home is None and view.full_view() is view is view.eval_view()

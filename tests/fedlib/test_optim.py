@@ -28,9 +28,8 @@ MORE = {
     "amsgrad": ("adam", torch.optim.Adam, {"lr": 0.1, "amsgrad": True}),
 }
 FIELDS = {f.name for f in fields(Optimizer)}
-every = pytest.mark.parametrize(
-    "optimizer", [Optimizer(name, **how) for name, _, how in TWINS.values()], ids=TWINS
-)
+MADE = [Optimizer(name, **how) for name, _, how in TWINS.values()]
+every = pytest.mark.parametrize("optimizer", MADE, ids=TWINS)
 
 
 def fresh(seed=0):

@@ -1,5 +1,6 @@
 """Partitions: the table, what all schemes refuse, and parts that are held out and never leak."""
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -11,23 +12,10 @@ from hypothesis import strategies as st
 from tables import refused
 
 from fedlib import partition
-from fedlib.partition import (
-    IID,
-    ByColumn,
-    Dirichlet,
-    LabelPermuted,
-    LocalHoldout,
-    MatchedHoldout,
-    OptOut,
-    Partition,
-    RepeatedDeals,
-    Rotated,
-    divide,
-    holdout,
-    matched,
-)
-from fedlib.partition.draws import generator_of, whole_part
-from fedlib.partition.held_out import thinned
+from fedlib.partition.base import LabelPermuted, RepeatedDeals, Rotated
+from fedlib.partition.draws import Partition, generator_of, holdout, matched, whole_part
+from fedlib.partition.held_out import LocalHoldout, MatchedHoldout, OptOut, divide, thinned
+from fedlib.partition.schemes import IID, ByColumn, Dirichlet
 from fedlib.values import from_dict, to_dict
 
 few = settings(max_examples=40)
@@ -112,20 +100,14 @@ def test_the_draws_that_stored_results_were_made_with():
 
 @pytest.mark.parametrize(
     ("held_out", "origins", "golden"),
-    [
-        (LocalHoldout(merge=True, train=0.3), ["merged"] * 3, ["4c71902d", "5bf71b66", "550f79e0"]),
-        (LocalHoldout(), ["train"] * 3, ["e8c79a36", "9744c7d7", "cf7e5072"]),
-        (
-            MatchedHoldout(100, 5, 5, "test"),
-            ["train", "test", "test"],
-            ["28e3d1d6", "a1cb82f5", "cf7a5617"],
-        ),
-    ],
-)
+    [(LocalHoldout(merge=True, train=0.3), ["merged"] * 3, ["4c71902d", "5bf71b66", "550f79e0"]),
+     (LocalHoldout(), ["train"] * 3, ["e8c79a36", "9744c7d7", "cf7e5072"]),
+     (MatchedHoldout(100, 5, 5, "test"), ["train", "test", "test"],
+      ["28e3d1d6", "a1cb82f5", "cf7a5617"])],
+)  # fmt: skip
 def test_every_way_to_hold_out_has_its_golden_draws(held_out, origins, golden):
-    labels, other = (
-        alike(balanced(10, n, s), writer_id=np.arange(10 * n) // 50) for n, s in ((50, 0), (30, 1))
-    )
+    made = ((50, 0), (30, 1))
+    labels, other = (alike(balanced(10, n, s), writer_id=np.arange(10 * n) // 50) for n, s in made)
     dealt = Rotated(LabelPermuted(ByColumn(), 3)), LabelPermuted(IID(3, 40), 3)
     found = divide(dealt[isinstance(held_out, MatchedHoldout)], held_out, labels, other, 10, 6)
     assert [printed(part)[:8] for part in found.parts.values()] == golden
@@ -176,12 +158,7 @@ def examples(division, name):
 @settings(max_examples=12)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    held_out=st.builds(
-        LocalHoldout,
-        st.floats(0.05, 0.9),
-        st.floats(0, 0.9),
-        st.booleans(),
-    )
+    held_out=st.builds(LocalHoldout, st.floats(0.05, 0.9), st.floats(0, 0.9), st.booleans())
     | st.builds(MatchedHoldout, st.just(60), st.integers(1, 8), st.integers(1, 8),
                 st.sampled_from(["train", "test"])),
     sides=st.sampled_from(["", "angle", "permutation", "both"]),
@@ -201,9 +178,8 @@ def test_no_example_is_trained_on_and_looked_at(request_, seed, held_out, sides)
         assert part.flat.max(initial=0) < len(BY_SPLIT[division.origin[name]])
     train, validation, test = (examples(division, name) for name in division.parts)
     assert len(set(train)) == len(train) and division.parts["train"].sizes.min() >= 1
-    assert not set(train) & set(validation)
-    assert not set(train) & set(test)
-    assert not set(validation) & set(test)
+    for one, other in itertools.combinations((train, validation, test), 2):
+        assert not set(one) & set(other)
     again = divide(request_, held_out, TRAIN, TEST, CLASSES, seed)
     for name, part in division.parts.items():
         assert printed(part) == printed(again.parts[name])
@@ -218,9 +194,8 @@ def check_own(held_out, division, request_, seed):
     origin = "merged" if held_out.merge else "train"
     assert set(division.origin.values()) == {origin}
     columns = {n: np.r_[c, TEST.columns[n]] for n, c in TRAIN.columns.items()}
-    whole = request_.split(
-        BY_SPLIT[origin], None, seed, CLASSES, columns if held_out.merge else TRAIN.columns
-    )
+    columns = columns if held_out.merge else TRAIN.columns
+    whole = request_.split(BY_SPLIT[origin], None, seed, CLASSES, columns)
     clients = zip(*(rows(part) for part in parts.values()), rows(whole), strict=True)
     for train, validation, test, everything in clients:
         assert sorted(train + validation + test) == everything

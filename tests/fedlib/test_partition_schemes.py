@@ -9,23 +9,12 @@ from dealing import REQUESTS, balanced, deal, printed, rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
+from tables import GOLDEN
 
-from fedlib.partition import (
-    IID,
-    ByColumn,
-    ClassDirichlet,
-    Dirichlet,
-    LabelPermuted,
-    LocalHoldout,
-    MajorityClasses,
-    Pachinko,
-    QuantitySkew,
-    RepeatedDeals,
-    Rotated,
-    Shards,
-    divide,
-)
+from fedlib.partition import LabelPermuted, LocalHoldout, Pachinko, QuantitySkew, Shards, divide
+from fedlib.partition.base import RepeatedDeals, Rotated
 from fedlib.partition.draws import examples
+from fedlib.partition.schemes import IID, ByColumn, ClassDirichlet, Dirichlet, MajorityClasses
 from fedlib.values import from_dict, to_dict
 
 few = settings(max_examples=30)
@@ -93,21 +82,18 @@ def test_what_every_scheme_promises(scheme, data, seed):
 
 def check_sizes(request, part, labels, pool, columns):
     n, sizes = len(pool), part.sizes
-    if isinstance(request, Dirichlet | IID):
-        assert sizes.tolist() == [request.size or n // request.clients] * request.clients
-    elif isinstance(request, QuantitySkew | ClassDirichlet):
-        assert len(sizes) == request.clients and sizes.sum() == n
-        assert request.least is None or sizes.min() >= request.least
-    elif isinstance(request, MajorityClasses | Pachinko):
-        assert sizes.tolist() == [request.size] * request.clients
-    elif isinstance(request, Shards):
-        each = n // (request.clients * request.shards) * request.shards
-        assert sizes.tolist() == [each] * request.clients
-    elif isinstance(request, ByColumn):
+    if isinstance(request, ByColumn):
         own = {w: sorted(p for p in pool if columns["writer"][p] == w) for w in "abcde"}
         own = {w: mine for w, mine in own.items() if mine}
         assert part.clients == (request.clients or len(own))
         assert [row for row in own.values() if row in rows(part)] == rows(part)
+    elif isinstance(request, QuantitySkew | ClassDirichlet):
+        assert len(sizes) == request.clients and sizes.sum() == n
+        assert request.least is None or sizes.min() >= request.least
+    else:
+        shards = getattr(request, "shards", 1)
+        each = getattr(request, "size", None) or n // (request.clients * shards) * shards
+        assert sizes.tolist() == [each] * request.clients
 
 
 def check_angles(request, part):
@@ -215,14 +201,12 @@ def test_pachinko_has_the_distribution_of_one_draw_at_a_time():
                 left[fine] -= 1
                 mine[fine] += 1
         slow[run] = mine
-    for statistic in (
-        lambda x: x[:, :2].sum(1),
-        lambda x: x[:, 0],
-        lambda x: x.max(1),
-        lambda x: x[:, 2:].max(1),
-        lambda x: (x[:, :2].sum(1) - 2.4) ** 2,
-    ):
-        one, other = statistic(fast), statistic(slow)
+
+    def statistics(x):
+        coarse = x[:, :2].sum(1)
+        return coarse, x[:, 0], x.max(1), x[:, 2:].max(1), (coarse - 2.4) ** 2
+
+    for one, other in zip(statistics(fast), statistics(slow), strict=True):
         error = np.sqrt((one.var() + other.var()) / runs)
         assert abs(one.mean() - other.mean()) < 4 * error
 
@@ -232,10 +216,8 @@ def test_writers_by_hand_and_some_of_them_at_random():
     assert rows(deal(ByColumn(), labels, writer_id=names)) == [[1, 2], [0, 4], [3]]
     assert rows(deal(ByColumn(), labels, 0, [3, 4], writer_id=names)) == [[4], [3]]
     writer, some = np.repeat(np.arange(40), 5), ByColumn(clients=10)
-    one, other = (
-        writer[deal(some, np.zeros(200, int), seed, writer_id=writer).flat[::5]].tolist()
-        for seed in (0, 1)
-    )
+    dealt = (deal(some, np.zeros(200, int), seed, writer_id=writer) for seed in (0, 1))
+    one, other = (writer[part.flat[::5]].tolist() for part in dealt)
     assert one == sorted(set(one)) and len(one) == 10 and one != other
 
 
@@ -285,41 +267,19 @@ def test_a_repeated_deal_is_several_deals():
     assert sorted(two.flat[100:].tolist()) == list(range(100))
 
 
-COUNTS = {
-    "mnist": [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958],
-    "cifar10": [6000] * 10,
-    "cifar100": [600] * 100,
-    "ag_news": [31900] * 4,
-    # With the folder of validation images read as one class, as in 004's runs.
-    "tiny_imagenet, mislabelled": [10500] + [500] * 199,
-}
-
-# (data set, S in percent): test examples, mean classes per client, sizes (or some of them)
-GOLDEN = {
-    ("mnist", 0): (17508, 4.75, "2630 499 1630 2541 1917 6189 1256 1269 3600 4006 3116 3772 3613 "
-                   "2134 5730 5448 3628 5653 5266 6103"),
-    ("cifar10", 0): (15005, 5.10, "1621 1814 1211 2080 5128 4264 1440 2622 2974 3236 1164 1964 "
-                     "5994 1527 3100 4325 4252 3175 5449 2660"),
-    ("cifar100", 20): (15007, 100, "3299 3064 2757 3159 2651 2784 3161 3354 2811 3157 2635 3132"),
-    ("ag_news", 20): (31906, 4, "6554 1294 13346 2113 1302 4234 17284 12332 1452 7763 7927 1474"),
-    ("tiny_imagenet, mislabelled", 20): (27508, 200, ""),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "percent"), GOLDEN)
-def test_published_sizes(name, percent):
-    classes, request = len(COUNTS[name]), ClassDirichlet(shared=percent / 100)
-    labels = np.repeat(np.arange(classes), COUNTS[name])
-    part = deal(request, labels, classes=classes)
-    tested, spread, sizes = GOLDEN[name, percent]
-    expected = [int(n) for n in sizes.split()]
-    assert part.sizes.tolist()[: len(expected)] == expected
-    assert (part.counts(labels, classes) > 0).sum(1).mean() == pytest.approx(spread)
-    kept, held = request.cut(examples(labels, None, classes), 0, 0.25)
-    assert held.sizes.sum() == tested
+@pytest.mark.parametrize("name", GOLDEN["published"])
+def test_published_sizes(name):
+    counts, of = GOLDEN["counts"][name], GOLDEN["published"][name]
+    counts, request = np.repeat(*counts), ClassDirichlet(shared=of["percent"] / 100)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    part = deal(request, labels, classes=len(counts))
+    assert part.sizes.tolist()[: len(of["sizes"])] == of["sizes"]
+    assert (part.counts(labels, len(counts)) > 0).sum(1).mean() == pytest.approx(of["spread"])
+    kept, held = request.cut(examples(labels, None, len(counts)), 0, 0.25)
+    assert held.sizes.sum() == of["tested"]
     assert kept.sizes.tolist() == [int(0.75 * n) for n in part.sizes]
     assert len(np.unique(part.flat)) == len(labels) == part.sizes.sum()
-    if (name, percent) == ("cifar10", 0):
+    if name == "cifar10":
         first = part.counts(labels, 10)[0]
         assert first.tolist() == [0, 9, 0, 668, 476, 287, 5, 167, 0, 9]
 
@@ -353,11 +313,8 @@ def loop(labels, clients, alpha, shared, least, seed):
 @settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 3), min_size=40, max_size=120).filter(lambda y: len(set(y)) == 4),
-    st.integers(1, 4),
-    st.sampled_from([0.5, 1.0, 10.0]),
-    st.sampled_from([0.0, 0.2, 0.5]),
-    st.integers(0, 2**32 - 1),
-)
+    st.integers(1, 4), st.sampled_from([0.5, 1.0, 10.0]), st.sampled_from([0.0, 0.2, 0.5]), seeds,
+)  # fmt: skip
 def test_every_example_goes_where_a_plain_loop_puts_it(labels, clients, alpha, shared, seed):
     whole, train, test = loop(labels, clients, alpha, shared, 2, seed)
     request = ClassDirichlet(clients, alpha, shared, least=2, seed=None)

@@ -85,9 +85,8 @@ def test_only_gates_move_and_nothing_but_the_pool_is_sent(of):
     assert not report.messages
     mine = sum(t[0].nbytes for n, t in first.local.items() if n.startswith(of.experts))
     model = sum(t.nbytes for n, t in first.shared.items() if not of.is_local(n))
-    assert (
-        report.upload.tolist() == [mine] * 3 and report.download.tolist() == [3 * mine + model] * 3
-    )
+    assert report.upload.tolist() == [mine] * 3
+    assert report.download.tolist() == [3 * mine + model] * 3
 
 
 @nine
@@ -211,9 +210,10 @@ def test_a_gate_sees_raw_images_below_bases_and_features_elsewhere():
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 7)
 
 
-@pytest.mark.parametrize(
-    "init", ["uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"]
-)
+WAYS = "uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"
+
+
+@pytest.mark.parametrize("init", WAYS)
 def test_initialisations(init):
     gate = GateNet(hidden=(40, 30), init=init)
     leaves = Net(gate, (50,), 9).init(0)

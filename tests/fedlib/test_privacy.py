@@ -202,9 +202,8 @@ def test_what_does_not_apply_is_left_out(algorithm, names):
 
 def test_an_audited_run_logs_every_client_of_the_cohort_at_rounds_that_are_scored():
     asked = {"evaluate_every": 2, "rounds": 5, "cohort": 3, "algorithm": FedMix(experts=2)}
-    frame, silent = (
-        play(Experiment(SKEWED, **asked, audit=a)).metrics.to_pandas() for a in (True, False)
-    )
+    runs = (play(Experiment(SKEWED, **asked, audit=a)) for a in (True, False))
+    frame, silent = (result.metrics.to_pandas() for result in runs)
     found = frame[frame["metric"].isin(["label_share", "labels_from_bias", "labels_from_q"])]
     assert set(found["round"]) == {2, 4, 5}  # round 0 has no message
     for (_, metric), rows in found.groupby(["round", "metric"]):

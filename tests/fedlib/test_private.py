@@ -40,9 +40,8 @@ def test_a_secure_sum_is_the_sum(of):
     """Rounded: a server's optimiser that is Adam would make full steps of what is rounded away."""
     of = type(of)(**{**vars(of), "server": sgd(1.0)})
     fed = make_federation(SIZES)
-    (plain, _), (masked, _) = (
-        play(a, fed, 2) for a in (of, alg.SecureSum(of=of, bits=26, most=12))
-    )
+    both = of, alg.SecureSum(of=of, bits=26, most=12)
+    (plain, _), (masked, _) = (play(a, fed, 2) for a in both)
     close(plain.shared, masked.shared, rtol=1e-3, atol=1e-5)
 
 
@@ -81,11 +80,8 @@ def test_clipped_differences_of_two_clients_by_hand():
 def test_the_noise_has_the_size_that_is_accounted_for(at, times, experts):
     """Clients that stand still: what moves is noise."""
     fed, still = make_federation(SIZES, model=MLP((64,))), {"client": sgd(0.0), "server": sgd(1.0)}
-    of = (
-        alg.FedMix(experts=experts, marginal_entropy=0.0, **still)
-        if experts
-        else alg.FedAvg(**still)
-    )
+    mixture = alg.FedMix(experts=experts or 1, marginal_entropy=0.0, **still)
+    of = mixture if experts else alg.FedAvg(**still)
     algorithm = alg.Private(of=of, clip=0.5, noise=3.0, at=at)
     begun = algorithm.init(fed, 0)
     ends = [play_round(algorithm, fed, begun, round=t, seed=0, cohort=3)[0] for t in (0, 0, 1)]

@@ -70,9 +70,8 @@ def test_the_servers_step_is_clipped_too():
     free, held = (FedAvg(batch_size=4, server=replace(sgd(1.0), clip=c)) for c in (None, 1e-3))
     begun = free.init(fed, 0)
     (a, _), (b, _) = (play(x, fed, 1, state=begun) for x in (free, held))
-    steps = [
-        torch.cat([(s.shared[n] - t).flatten() for n, t in begun.shared.items()]) for s in (a, b)
-    ]
+    ends = a.shared, b.shared
+    steps = [torch.cat([(s[n] - t).flatten() for n, t in begun.shared.items()]) for s in ends]
     torch.testing.assert_close(steps[1] * steps[0].norm() / 1e-3, steps[0], rtol=1e-3, atol=1e-5)
 
 
@@ -214,9 +213,8 @@ def test_any_batched_function_augments_any_examples():
     fed.train.augment = Shuffled()
     algorithm = FedAvg(batch_size=None)
     plan, rows = draw(algorithm, fed, np.array([1]), round=0, seed=0), torch.tensor([1])
-    (batch,) = batches(
-        broadcast_to(algorithm, fed, algorithm.init(fed, 0), rows), algorithm.phases()[0], plan[0]
-    )
+    cohort = broadcast_to(algorithm, fed, algorithm.init(fed, 0), rows)
+    (batch,) = batches(cohort, algorithm.phases()[0], plan[0])
     fed.train.augment = None
     plain = fed.train.inputs(fed.train.client(1)[plan[0].positions[0, 0]])
     assert torch.equal(batch.x[0], plain.flip(1))

@@ -119,9 +119,8 @@ def test_who_is_alone_is_trained_and_scored_as_in_company(batch_size, monkeypatc
     for unequal in (64, 2):
         monkeypatch.setattr(costs, "UNEQUAL", unequal)
         algorithm = FedAvg(batch_size=batch_size, client=sgd(0.1), epochs=2)
-        state, report = play_round(
-            algorithm, fed, algorithm.init(fed, 0), round=0, seed=0, cohort=5, chunk=5
-        )
+        how = {"round": 0, "seed": 0, "cohort": 5, "chunk": 5}
+        state, report = play_round(algorithm, fed, algorithm.init(fed, 0), **how)
         scores = evaluate(fed, algorithm, state, fed.train)
         of = FedPer(batch_size=batch_size, client=sgd(0.1))
         first, _ = play_round(of, fed, of.init(fed, 0), round=0, seed=0, cohort=5)

@@ -41,9 +41,7 @@ def _code(text):
 def fields_of(cls):
     """The rows of a kind by field, those of its parents first."""
     kinds = [base.__name__ for base in reversed(cls.__mro__)]
-    return {
-        row["field"]: row for kind in kinds for row in ROWS if row["kind"] == kind and row["field"]
-    }
+    return {r["field"]: r for kind in kinds for r in ROWS if r["kind"] == kind and r["field"]}
 
 
 FIELDS = {name: fields_of(cls) for name, cls in KINDS.items()}

@@ -141,9 +141,8 @@ def test_the_ledger_tells_who_sent():
     inside.loc[inside["client"] >= 2, "value"] = 0.0
     sent = grid({(FEDAVG, "client_bytes_up"): 3e6}, round=(1, 2), client=range(2))
     before = grid({(FEDAVG, "train_loss"): 0.1}, q=[0.0])
-    table = analysis.ledger(
-        pd.concat([inside.assign(q=0.5), sent.assign(q=0.5), before]).assign(p=0.2)
-    )
+    here = pd.concat([inside.assign(q=0.5), sent.assign(q=0.5), before]).assign(p=0.2)
+    table = analysis.ledger(here)
     row = table.loc[0.5]
     assert list(table.index) == [0.5], "what was not logged is not told"
     assert row["clients that take part"] == 2 == row["clients that opted out"]

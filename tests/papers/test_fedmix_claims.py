@@ -88,9 +88,8 @@ def test_experts_are_used_and_owned_as_the_last_q_says():
     least = analysis.least_used(rows)
     assert least.to_dict("records") == [{"method": FEDMIX, "seed": 0, "value": pytest.approx(0.3)}]
     q = np.eye(3)
-    both = [
-        posterior(names.TEN, seed, q[which]) for seed, which in ((0, [0, 1, 1]), (1, [2, 0, 1]))
-    ]
+    chosen = enumerate(([0, 1, 1], [2, 0, 1]))
+    both = [posterior(names.TEN, seed, q[which]) for seed, which in chosen]
     assert claims.own_experts(logged(*both), names.TEN) == pytest.approx({0: 1 / 3, 1: 1.0})
 
 
@@ -234,9 +233,8 @@ def test_the_papers_figures_5_and_6_and_the_other_way_round(dataset, runs, expec
 
 def course(method, metric, *values):
     """A metric's values by round, for three seeds that differ a little."""
-    return [
-        told(method, s, t, metric, v + NOISE[s] * t) for s in range(3) for t, v in enumerate(values)
-    ]
+    each = [(s, t, v) for s in range(3) for t, v in enumerate(values)]
+    return [told(method, s, t, metric, v + NOISE[s] * t) for s, t, v in each]
 
 
 def last(*accuracies):

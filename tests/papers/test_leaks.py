@@ -2,20 +2,11 @@
 
 import numpy as np
 import pytest
+from test_privacy import MOVED, SHARES, UNIFORM
 
 from fedlib.privacy.labels import from_rows
-from papers.fedmix.leaks import (
-    balanced_accuracy,
-    best_threshold,
-    leak_behind_noise,
-    leak_of_sums,
-    noisy,
-)
-
-SHARES = np.array([[0.5, 0.5, 0.0], [0.2, 0.0, 0.8]])
-GAP = np.array([1.0, 1.0, 2.0])  # how much better expert 1 fits a label
-MOVED = 0.1 / 4 * (SHARES * GAP)[..., None] * np.array([-1.0, 1.0])
-UNIFORM = np.full((3, 2), 0.5)
+from papers.fedmix import leaks
+from papers.fedmix.leaks import balanced_accuracy, best_threshold, leak_behind_noise, leak_of_sums
 
 
 def test_a_sum_tells_the_cohorts_labels_only():
@@ -45,9 +36,9 @@ def test_noise_has_the_size_that_it_says_and_hides_the_set():
     rng = np.random.default_rng(0)
     d = rng.normal(size=(4, 30, 200)) * np.array([1, 10, 0.1, 3.0])[:, None, None]
     size = np.sqrt((d**2).mean((1, 2)))
-    added = noisy(d, 0.5, rng) - d
+    added = leaks.noisy(d, 0.5, rng) - d
     np.testing.assert_allclose(added.std((1, 2)) / size, 0.5, rtol=0.05)
-    np.testing.assert_array_equal(noisy(d, 0.0, rng), d)
+    np.testing.assert_array_equal(leaks.noisy(d, 0.0, rng), d)
     truth = np.random.default_rng(1).dirichlet([1, 1, 0.01, 0.01], size=12).round(2)
     truth /= truth.sum(-1, keepdims=True)
     moved = truth[..., None] * np.array([1.0, -1.0])

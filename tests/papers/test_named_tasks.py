@@ -43,11 +43,7 @@ def test_every_setting_prints_as_its_code_and_can_be_divided(name, scale, seed):
             assert (np.abs(counts[part] - shares * size) < 1).all(), "the nearest whole numbers"
 
 
-OFFICIAL = {
-    "cifar100": (100, 500, 100),
-    "tiny_imagenet": (200, 500, 50),
-    "femnist": (62, 13_000, 0),
-}
+OFFICIAL = {"cifar100": (100, 500, 100), "tiny_imagenet": (200, 500, 50), "femnist": (62, 13000, 0)}
 
 
 def official(name):
@@ -155,10 +151,8 @@ def test_the_global_test_holds_no_training_or_validation_example():
         if name == "003/rotated_cifar10":
             task = replace(PLAIN, held_out=MatchedHoldout(100, 10, 20, source="test"))
         fed = task.build(0)
-        images = [
-            {bytes(t.x[i].numpy()) for i in torch.unique(t.flat)}
-            for t in (fed.train, fed.validation)
-        ]
+        tables = fed.train, fed.validation
+        images = [{bytes(t.x[i].numpy()) for i in torch.unique(t.flat)} for t in tables]
         everything = [bytes(image.numpy()) for image in fed.test.x]
         # A few digits of the set are the same picture twice.
         twice = len(everything) * 0.02

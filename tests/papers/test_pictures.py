@@ -27,9 +27,7 @@ def test_what_is_left_out_is_faint_and_what_does_not_travel_has_no_arrow():
     svg = told.svg()
     assert svg.count('opacity="0.3"') == 2 and "&lt;A&gt;" in svg
     assert svg.count('Z" fill="#222222"') == 3, "the tips of three arrows"
-    assert ">local expert<" in svg and ">left out<" in svg and ">gate<" not in svg, (
-        "the key has what is there"
-    )
+    assert ">local expert<" in svg and ">left out<" in svg and ">gate<" not in svg, "the key"
 
 
 def test_an_unknown_thing_is_refused():

@@ -286,9 +286,8 @@ def test_heads_and_bases_are_those_of_clients(tmp_path, monkeypatch):
 def test_headings_pair_what_both_stages_have_and_end_with_nothing_shared():
     """Two methods, of which only one was denoised at S = 0; by hand: .8 - .7, and .6 before."""
     columns = ["method", "S", "seed", "after", "before"]
-    mixed = pd.DataFrame(
-        [("FedPer", 0.0, 0, 0.7, 0.6), ("FedRep", 0.0, 0, 0.1, 0.2)], columns=columns
-    )
+    rows = [("FedPer", 0.0, 0, 0.7, 0.6), ("FedRep", 0.0, 0, 0.1, 0.2)]
+    mixed = pd.DataFrame(rows, columns=columns)
     mixed = pd.concat([mixed, mixed.assign(S=20.0)])
     fields = analysis.by_stage({"mixed": mixed, "denoised": mixed[::2].assign(after=0.8)})
     assert [*fields] == ["S = 20", "S = 0"]

@@ -16,9 +16,8 @@ ABOVE = {0: 0.530, 1: 0.531, 2: 0.532}
 
 
 def of(gain, **more):
-    return judge(
-        "a beats b", "", ABOVE, {s: v - gain - 0.001 * s for s, v in ABOVE.items()}, **more
-    )
+    other = {s: v - gain - 0.001 * s for s, v in ABOVE.items()}
+    return judge("a beats b", "", ABOVE, other, **more)
 
 
 def fields():
@@ -54,9 +53,8 @@ def test_every_field_names_a_section_a_data_set_and_a_claim():
         if not dataset:
             assert where in {*findings.NUMBERS, "scorecard"}
             continue
-        assert (
-            dataset in REGISTRY.sections[section].settings("standard") and section in short.CLAIMS
-        )
+        assert dataset in REGISTRY.sections[section].settings("standard")
+        assert section in short.CLAIMS
         if rest:
             start = re.split(r"\.\.\.|\d", rest[0])[0].strip() or "..."
             assert any(not text[0] or text[0].startswith(start) for text in texts), rest
