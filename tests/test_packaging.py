@@ -78,11 +78,8 @@ def test_every_dependency_is_pinned_once_within_its_bounds():
 
 
 def sources() -> list[tuple[str, str]]:
-    found = [
-        (str(path.relative_to(ROOT)), path.read_text())
-        for folder in (*OURS, "tests", "benchmarks")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-    ]
+    files = [p for f in (*OURS, "tests", "benchmarks") for p in sorted((ROOT / f).rglob("*.py"))]
+    found = [(str(path.relative_to(ROOT)), path.read_text()) for path in files]
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = nbformat.read(path, as_version=4).cells
         code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")

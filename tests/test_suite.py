@@ -21,13 +21,8 @@ def test_a_worker_that_breaks_off_ends_the_suite_with_its_tests_name(name, tmp_p
         (tmp_path / f"test_{file}.py").write_text(code)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", CONFIGURATION]
     command += ["--rootdir", tmp_path, "-o", "faulthandler_timeout=1", "-n", "2"]
-    ended = subprocess.run(
-        [*command, "--dist", "worksteal", tmp_path],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    how = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
+    ended = subprocess.run([*command, "--dist", "worksteal", tmp_path], **how)
     assert ended.returncode == 1
     assert f"test_{name}.py::test_{name}" in ended.stdout.partition("short test summary")[2]
     assert f"line 4 in test_{name}" in ended.stderr, "where it was"

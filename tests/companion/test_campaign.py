@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 
 import pytest
+from rows import settings_of
 
 from companion.plan import costs_of, epochs_of, kind_of, of_block, planned
 from companion.sections import SCALES, Block
@@ -31,14 +32,10 @@ def _quiet(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_run_of_a_scale_is_planned_once(scale):
-    asked = {
-        stage
-        for section in REGISTRY.sections.values()
-        for dataset in section.settings(scale)
-        for run in section.runs(scale, dataset)
-        for e in section.experiments(scale, dataset, run)
-        for stage in e.stages
-    }
+    asked = set()
+    for section, dataset in settings_of(scale):
+        for one in section.runs(scale, dataset):
+            asked |= {s for e in section.experiments(scale, dataset, one) for s in e.stages}
     plan = [p.experiment for p in planned(REGISTRY, scale)]
     seeds = [e.seed for e in plan]
     assert seeds == sorted(seeds) and len(set(seeds)) > 1

@@ -404,17 +404,13 @@ def test_every_notebook_of_claims_saves_them_and_has_its_verdicts_stored():
 def test_the_claims_about_the_baseline_are_one_row_per_place():
     """Two of three hold on the first data set, and all on the second."""
     beat, uneven = {0: 0.9, 1: 0.91, 2: 0.92}, {0: 0.4, 1: 0.6, 2: 0.5}
-    rows = [
-        claims.judge(f"{m} beats the majority-class baseline", claims.BASELINE, a, 0.5)
-        for m, a in (("a", beat), ("b", beat), ("c", uneven))
-    ]
+    won = {m: f"{m} beats the majority-class baseline" for m in "abc"}
+    ends = zip(won.values(), (beat, beat, uneven), strict=True)
+    rows = [claims.judge(text, claims.BASELINE, a, 0.5) for text, a in ends]
     other = claims.judge("a beats b", "Fig. 1", beat, 0.5)
     told = claims.folded(claims.table({"X": [other, *rows], "Y": rows[:2]}))
-    assert told["claim"].tolist() == [
-        "a beats b",
-        "2 of 3 methods beat the majority-class baseline",
-        "2 of 2 methods beat the majority-class baseline",
-    ]
+    beat = "methods beat the majority-class baseline"
+    assert told["claim"].tolist() == ["a beats b", f"2 of 3 {beat}", f"2 of 2 {beat}"]
     assert told["verdict"].tolist() == [HOLDS, OPEN, HOLDS]
     assert {*told} == {*claims.table({"X": rows})}
     assert told["measured"].tolist()[1:] == ["undecided: c", ""]

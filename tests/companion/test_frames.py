@@ -1,5 +1,7 @@
 """Tidy frames and intervals, on numbers small enough to check by hand."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -41,11 +43,9 @@ def test_smooth_is_a_mean_over_past_rounds_within_a_run():
 
 
 def accuracy(round, test, held, seed=0):
-    return [
-        (FEDAVG, seed, round, f"{split}_accuracy", client, -1, "", value + (-1) ** client * 0.1)
-        for split, value in (("test", test), ("validation", held))
-        for client in (0, 1)
-    ]
+    cells = product((("test", test), ("validation", held)), ((0, 0.1), (1, -0.1)))
+    each = [(f"{m}_accuracy", c, -1, "", v + d) for (m, v), (c, d) in cells]
+    return [(FEDAVG, seed, round, *row) for row in each]
 
 
 def test_the_round_is_chosen_on_validation_and_never_on_test():
@@ -71,19 +71,14 @@ def test_spread_over_clients_weighs_by_examples_where_they_are_known():
 
 
 def sent(method, seed, *per_round):
-    return [
-        (method, seed, t, f"bytes_{way}", -1, -1, "", value / 2)
-        for t, value in enumerate(per_round, start=1)
-        for way in ("down", "up")
-    ]
+    cells = product(enumerate(per_round, start=1), ("bytes_down", "bytes_up"))
+    return [(method, seed, t, way, -1, -1, "", value / 2) for (t, value), way in cells]
 
 
 def scored(method, seed, **by_round):
-    return [
-        (method, seed, int(t[1:]), "test_accuracy", c, -1, "", v + d)
-        for t, v in by_round.items()
-        for c, d in ((0, -0.1), (1, 0.1))
-    ]
+    cells = product(by_round.items(), ((0, -0.1), (1, 0.1)))
+    each = [(int(t[1:]), "test_accuracy", c, -1, "", v + d) for (t, v), (c, d) in cells]
+    return [(method, seed, *row) for row in each]
 
 
 def test_gigabytes_are_cumulated_over_all_rounds_from_nothing():

@@ -64,11 +64,8 @@ def test_a_failed_cell_stops_the_build_and_keeps_the_copy(folder, capsys):
     beat = folder.parent / "beat"
     wait = f"import os, time\nwhile not os.path.exists({str(beat)!r}): time.sleep(0.1)"
     write(folder, "00_bad", SHOW, wait, "answer = 42\nraise RuntimeError('no such luck')")
-    write(
-        folder,
-        "01_long",
-        f"import time\nwhile True:\n    time.sleep(0.05)\n    open({str(beat)!r}, 'a').write('x')",
-    )
+    wait = f"    time.sleep(0.05)\n    open({str(beat)!r}, 'a').write('x')"
+    write(folder, "01_long", f"import time\nwhile True:\n{wait}")
     write(folder, "02_never", SHOW)
     assert main(["figures", "--rounds", "2", "--jobs", "2"]) == 1
     built = folder.parent / "build" / "quick"

@@ -1,5 +1,7 @@
 """Figures: what is drawn, in which order, what is hidden, and the frame that is behind."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,12 +21,8 @@ LABELS = np.array([[0.8, 0.2], [0.2, 0.8]])  # two clients, two labels
 
 def curve(**ends):
     """Return curves that rise to a number by method, of three seeds that differ by little."""
-    rows = [
-        (method, seed, t, t / 4 * end + 0.01 * seed, t / 2)
-        for method, end in ends.items()
-        for seed in range(3)
-        for t in (0, 2, 4)
-    ]
+    cells = product(ends.items(), range(3), (0, 2, 4))
+    rows = [(m, seed, t, t / 4 * end + 0.01 * seed, t / 2) for (m, end), seed, t in cells]
     return pd.DataFrame(rows, columns=["method", "seed", "round", "value", "gigabytes"])
 
 

@@ -129,10 +129,7 @@ def test_a_method_that_is_there_in_part_or_unknown_hides_nothing():
 
 @pytest.mark.parametrize(
     ("fedmix", "left"),
-    [
-        ([0, 1, 2, 3, 4], {"FedAvg": 4, "VAE": 1, "FedMix": 4}),
-        ([0, None, 2], {"FedAvg": 4, "VAE": 1}),
-    ],
+    [([*range(5)], {"FedAvg": 4, "VAE": 1, "FedMix": 4}), ([0, None, 2], {"FedAvg": 4, "VAE": 1})],
 )
 def test_a_costly_method_keeps_its_own_number_of_seeds(fedmix, left):
     seeds = {"FedAvg": [0, 1, 2, 3, None], "VAE": [0], "FedMix": fedmix}

@@ -1,5 +1,7 @@
 """Nothing is concluded from a model that did not train."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -64,12 +66,9 @@ def test_what_stands_on_an_untrained_run_is_untrained():
 
 def table():
     """Accuracies of two methods: the second is 0.1 better at p = 0.2 and 0.5 at p = 1."""
-    rows = [
-        (m, seed, p, at + 0.001 * seed * (m == MIXTURE))
-        for m, ats in {FEDAVG: (0.4, 0.1), MIXTURE: (0.5, 0.6)}.items()
-        for p, at in zip((0.2, 1.0), ats, strict=True)
-        for seed in range(5)
-    ]
+    ends = [(FEDAVG, 0.2, 0.4), (FEDAVG, 1.0, 0.1), (MIXTURE, 0.2, 0.5), (MIXTURE, 1.0, 0.6)]
+    cells = product(ends, range(5))
+    rows = [(m, seed, p, at + 0.001 * seed * (m == MIXTURE)) for (m, p, at), seed in cells]
     return pd.DataFrame(rows, columns=["method", "seed", "p", "value"])
 
 
@@ -100,11 +99,8 @@ def test_means_leave_out_places_at_which_somebody_did_not_train():
     assert there.verdict == falls.verdict == UNTRAINED and np.isnan(there.p)
     assert mine == every[2]  # no comparison with it
     pooled, there, *_ = sound(claimed, table(), runs_at(1, 3))
-    assert (
-        there.measured.endswith("left out, 3 of 5 seeds")
-        and there.verdict == HOLDS
-        and there.effect == pytest.approx(50.2)
-    )
+    assert there.measured.endswith("left out, 3 of 5 seeds") and there.verdict == HOLDS
+    assert there.effect == pytest.approx(50.2)
     assert pooled.effect == pytest.approx((3 * 30.2 + 10.1 + 10.3) / 5, abs=0.1)
     assert sound(claimed, table(), runs_at(0, 1, 2))[1].verdict == UNTRAINED  # two seeds are left
 

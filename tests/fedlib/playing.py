@@ -20,12 +20,8 @@ from fedlib.tasks import Task
 
 SIZES = (11, 4, 9)
 IMAGE = (12, 12, 1)
-SKEWED = Task(
-    "digits",
-    MajorityClasses(clients=8, size=30, p=0.6),
-    MLP((8,)),
-    MatchedHoldout(pool=300, validation=20, test=30),
-)
+HELD_OUT = MatchedHoldout(pool=300, validation=20, test=30)
+SKEWED = Task("digits", MajorityClasses(clients=8, size=30, p=0.6), MLP((8,)), HELD_OUT)
 
 
 class Linear:

@@ -201,12 +201,9 @@ def played_apart(algorithm, fed, state):
         moving = phase.moves(cohort.leaves, state.local)
         loss = one_client(getattr(algorithm, phase.loss), fed.net, cohort.common)
         both = with_precomputed(algorithm, cohort, phase, moving), cohort
-        yield [
-            torch.cat(
-                [vmap_clients(loss, 1)(c.leaves, c.context, b) for b in batches(c, phase, plan)]
-            )
-            for c in both
-        ]
+        lifted = vmap_clients(loss, 1)
+        each = [[lifted(c.leaves, c.context, b) for b in batches(c, phase, plan)] for c in both]
+        yield [torch.cat(losses) for losses in each]
 
 
 def test_a_phases_loss_is_that_on_raw_examples(played):

@@ -37,10 +37,9 @@ def plain(image, noise, padding):
 
 @settings(max_examples=30)
 @given(
-    padding=st.integers(0, 5),
-    shape=st.tuples(st.integers(1, 7), st.integers(1, 7), st.integers(1, 3)),
-    seed=st.integers(0, 10**6),
-)
+    st.integers(0, 5), st.tuples(st.integers(1, 7), st.integers(1, 7), st.integers(1, 3)),
+    st.integers(0, 10**6),
+)  # fmt: skip
 def test_crops_and_mirrors_by_a_plain_loop(padding, shape, seed):
     rng = np.random.default_rng(seed)
     images = rng.integers(1, 256, (5, *shape), dtype=np.uint8)

@@ -26,11 +26,10 @@ from fedlib.runs import Experiment, run
 from fedlib.values import value
 
 OPTIMIZERS = {
-    "sgd": Optimizer("sgd", lr=0.1),
+    "sgd": Optimizer("sgd", lr=0.1), "adam": Optimizer("adam", lr=0.01),
     "momentum": Optimizer("sgd", lr=0.05, momentum=0.9, weight_decay=0.01),
-    "adam": Optimizer("adam", lr=0.01),
     "adamw": Optimizer("adamw", lr=0.01, weight_decay=0.1),
-}
+}  # fmt: skip
 
 
 def images(sizes=SIZES, model=LENET):
@@ -75,11 +74,9 @@ def test_experts_in_one_vmapped_program_equal_experts_one_by_one(monkeypatch, ch
 
 @settings(max_examples=40)
 @given(
-    sizes=st.lists(st.integers(0, 23), min_size=1, max_size=5),
-    batch=st.one_of(st.none(), st.integers(1, 9)),
-    epochs=st.integers(1, 3),
-    seed=st.integers(0, 2**31),
-)
+    st.lists(st.integers(0, 23), min_size=1, max_size=5), st.none() | st.integers(1, 9),
+    st.integers(1, 3), st.integers(0, 2**31),
+)  # fmt: skip
 def test_a_plan_shows_every_example_once_per_epoch(sizes, batch, epochs, seed):
     ids, n = np.arange(len(sizes)) + 7, np.array(sizes)
     how = {"epochs": epochs, "where": (seed, 1, 0)}
@@ -152,13 +149,8 @@ def test_evaluation_equals_a_loop_over_clients(algorithm):
 
 
 FAST = {"batch_size": 4, "client": sgd(0.3)}
-ALGORITHMS = {
-    "FedAvg": FedAvg(**FAST),
-    "Personal": Personal(local=("head.",), **FAST),
-    "Local": Local(**FAST),
-    "FedMix": FedMix(experts=2, **FAST),
-    "PrunedFedMix": PrunedFedMix(experts=3, eta=1.0, **FAST),
-}
+ALGORITHMS = FedAvg(**FAST), Personal(local=("head.",), **FAST), Local(**FAST)
+ALGORITHMS += FedMix(experts=2, **FAST), PrunedFedMix(experts=3, eta=1.0, **FAST)
 
 
 def accuracy(fed, algorithm, params, ctx, table, row):
@@ -172,12 +164,12 @@ def accuracy(fed, algorithm, params, ctx, table, row):
 
 
 @pytest.mark.parametrize("model", [LENET, None])
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_adapted_accuracies_are_those_of_the_trained_leaves(name, model):
-    fed, algorithm = make_federation(SIZES, model=model, shape=(12, 12, 1)), ALGORITHMS[name]
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
+def test_adapted_accuracies_are_those_of_the_trained_leaves(algorithm, model):
+    fed = make_federation(SIZES, model=model, shape=(12, 12, 1))
     fed.test = fed.test.some(np.arange(3), [6, 3, 0])  # ragged: padding must not count
     state = algorithm.init(fed, 0)
-    if name == "PrunedFedMix":
+    if isinstance(algorithm, PrunedFedMix):
         state.memory[MEMORY] = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1 / 3] * 3])
     contexts = algorithm.client_context(fed, state, torch.arange(3))
     shared = {n: t.clone() for n, t in state.shared.items()}

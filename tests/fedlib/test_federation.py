@@ -77,12 +77,8 @@ def test_a_changed_federation_hides_the_same():
     assert fed.full_view().pooled().train.flat.tolist() == fed.pooled().train.flat.tolist()
 
 
-TASK = Task(
-    "digits",
-    Dirichlet(clients=15, alpha=0.5, size=60),
-    LeNet(channels=(3,), hidden=(8,)),
-    MatchedHoldout(pool=300, validation=20, test=25),
-)
+HELD_OUT = MatchedHoldout(pool=300, validation=20, test=25)
+TASK = Task("digits", Dirichlet(15, 0.5, size=60), LeNet(channels=(3,), hidden=(8,)), HELD_OUT)
 
 
 NO_CUDA = pytest.mark.skipif("torch.cuda.is_available()", reason="there is a CUDA device")

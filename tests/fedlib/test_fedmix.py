@@ -29,14 +29,9 @@ def test_g4_holds_whatever_the_label_shares_sum_to_in_floating_point():
 def test_g4_as_many_experts_as_clients_with_one_hot_q_are_independent_models():
     fed = make_federation((8, 8, 8), side="client")
     fed.train.side["client"] = torch.arange(3).repeat_interleave(8)
-    algorithm = FedMix(
-        experts=3,
-        condition="client",
-        server=sgd(1.0),
-        client=Optimizer("sgd", lr=0.1, rates=(("phi", 0.0), ("gate.", 0.0))),
-        marginal_entropy=0.0,
-        batch_size=4,
-    )
+    frozen = Optimizer("sgd", lr=0.1, rates=(("phi", 0.0), ("gate.", 0.0)))
+    how = {"server": sgd(1.0), "client": frozen, "marginal_entropy": 0.0, "batch_size": 4}
+    algorithm = FedMix(experts=3, condition="client", **how)
     state = algorithm.init(fed, 0)
     state.shared["phi"] = torch.eye(3) * 200  # one-hot to the last bit
     start = select_prefix(state.shared, "experts.")

@@ -34,10 +34,10 @@ def test_the_front_door_offers_every_algorithm_and_tells_type_checkers_the_same(
         _ = fedlib.FedNothing
 
 
-@pytest.mark.parametrize(
-    "old, new",
-    [("Majority", "MajorityClasses"), ("Mirrored", "MatchedHoldout"), ("Own", "LocalHoldout")],
-)
+RENAMED = {"Majority": "MajorityClasses", "Mirrored": "MatchedHoldout", "Own": "LocalHoldout"}
+
+
+@pytest.mark.parametrize("old, new", RENAMED.items())
 def test_renamed_values_keep_their_old_names_and_their_keys(old, new):
     kind = getattr(fedlib, new)
     with pytest.warns(DeprecationWarning, match=f"{old} is {new} now"):

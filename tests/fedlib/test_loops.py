@@ -202,11 +202,9 @@ def test_fedamp():
     for t in range(ROUNDS):
         before, seen = [*w], [*there]
         for row, _, batches in p.clients(t):
-            xi = {
-                s: 0.2 * torch.exp(-far(before[row], before[s]) / 0.5) / 0.5
-                for s in range(3)
-                if s != row and seen[s]
-            }
+            others = [s for s in range(3) if s != row and seen[s]]
+            apart = {s: far(before[row], before[s]) for s in others}
+            xi = {s: 0.2 * torch.exp(-d / 0.5) / 0.5 for s, d in apart.items()}
             own = {n: (1 - sum(xi.values())) * t for n, t in before[row].items()}
             u = {n: t + sum(x * before[s][n] for s, x in xi.items()) for n, t in own.items()}
             for b in batches(0):
@@ -311,10 +309,8 @@ def test_fedgens_generator_has_one_adam_for_all_rounds():
         state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
         share = torch.tensor([SIZES[row] for row in report.rows.tolist()])
         share = share / share.sum()
-        weight, bias = (
-            received[n] - torch.einsum("s,s...->...", share, report.messages[n])
-            for n in ("head.weight", "head.bias")
-        )
+        sent = {n: torch.einsum("s,s...->...", share, t) for n, t in report.messages.items()}
+        weight, bias = (received[n] - sent[n] for n in ("head.weight", "head.bias"))
         draw = torch.Generator().manual_seed(torch_seed(0, "server", t))
         for _ in range(SMALL["steps"]):
             u = torch.rand(SMALL["invented"], SMALL["noise"] + 1, generator=draw)

@@ -158,10 +158,9 @@ def test_the_last_clients_model_is_handed_out_and_the_average_goes_on(fed):
 
 def test_the_average_decides_which_round_the_last_clients_model_is_of():
     how = {"rounds": 6, "cohort": 2, "evaluate_every": 1, "keep": "best"}
-    average, released = (
-        run_with_state(Experiment(SKEWED, kind(client=adam(0.02), epochs=3), **how), progress=False)
-        for kind in (FedAvg, LastClient)
-    )
+    kinds = (kind(client=adam(0.02), epochs=3) for kind in (FedAvg, LastClient))
+    both = [run_with_state(Experiment(SKEWED, kind, **how), progress=False) for kind in kinds]
+    average, released = both
 
     def both(metric):
         return (r.select(metric).to_pandas()["value"] for r, _ in (average, released))

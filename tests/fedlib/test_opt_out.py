@@ -66,15 +66,10 @@ def states(algorithm, fed, rounds, first=None):
     return out[1:]
 
 
-CHANGES = {
-    "what no class has": (lambda x: torch.full_like(x, 255), lambda y: torch.full_like(y, 10**9)),
-    "what might be": (lambda x: 255 - x, lambda y: (y + 1) % 3),
-}
-ASKING = {
-    **BATTERY,
-    "IFCA, least share": IFCA(clusters=2, least_share=0.3, inference="train", **FAST),
-    "FedMix, with p(y)": FedMix(experts=2, marginal_entropy=1.0, **FAST),
-}
+CHANGES = {"what no class has": (lambda x: x * 0 + 255, lambda y: y * 0 + 10**9),
+           "what might be": (lambda x: 255 - x, lambda y: (y + 1) % 3)}  # fmt: skip
+ASKING = BATTERY | {"FedMix, with p(y)": FedMix(experts=2, marginal_entropy=1.0, **FAST)}
+ASKING["IFCA, least share"] = IFCA(clusters=2, least_share=0.3, inference="train", **FAST)
 ROWS = torch.tensor([0, 2, 3])
 
 
@@ -231,14 +226,8 @@ def test_some_of_the_clients_opt_out_as_they_do_among_all():
         ClientSubset(RepeatedDeals(IID(), 2)).among()
 
 
-TASK = Task(
-    "digits",
-    IID(clients=8, size=20),
-    MLP((8,)),
-    MatchedHoldout(pool=200, validation=20, test=30),
-    opt_out=OptOut(clients=0.5),
-    balanced=100,
-)
+HELD_OUT = MatchedHoldout(pool=200, validation=20, test=30)
+TASK = Task("digits", IID(8, 20), MLP((8,)), HELD_OUT, opt_out=OptOut(clients=0.5), balanced=100)
 FEDERATED = Experiment(TASK, FedAvg(batch_size=10), rounds=6, cohort=3, evaluate_every=3)
 
 

@@ -1,6 +1,7 @@
 """The server: its optimiser against plain torch.optim, and what an algorithm remembers there."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -134,10 +135,7 @@ def test_checkpoints_with_both_memories_in_one_group_are_read(algorithm):
     fed = TASK.build(0)
     state, _ = play_round(algorithm, fed, algorithm.init(fed, 0), round=0, seed=0, cohort=1.0)
     assert state.memory and state.optimizer
-    old = {
-        n.replace("optimizer:", "server:", 1).replace("memory:", "server:", 1): t
-        for n, t in state.flat().items()
-    }
+    old = {re.sub("^(optimizer|memory):", "server:", n): t for n, t in state.flat().items()}
     assert not any(n.startswith(("optimizer:", "memory:")) for n in old)
     again = State.from_flat(old)
     for part in ("shared", "local", "optimizer", "memory"):

@@ -71,16 +71,11 @@ def test_g8_one_step_from_uniform_outputs_gives_labels_away(algorithm):
     assert np.abs(truth - 1 / 3).max() > 0.05  # there was something to be found
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        FedAvg(batch_size=4),
-        FedAvg(**ONE_STEP, client=adam(0.1)),
-        FedAvg(**ONE_STEP, client=Optimizer(weight_decay=0.1)),
-        FedMix(batch_size=4, experts=2),
-    ],
-    ids=repr,
-)
+SHIFTED = [FedAvg(**ONE_STEP, client=o) for o in (adam(0.1), Optimizer(weight_decay=0.1))]
+SHIFTED += [FedAvg(batch_size=4), FedMix(batch_size=4, experts=2)]
+
+
+@pytest.mark.parametrize("algorithm", SHIFTED, ids=repr)
 def test_several_steps_or_another_optimiser_are_read_by_shifting(algorithm):
     found, _, report = audited(algorithm)
     one = "head.bias" in report.messages
@@ -127,12 +122,9 @@ def smallest_residual(q_s, q_y):
 
 @settings(max_examples=80)
 @given(
-    classes=st.integers(1, 5),
-    experts=st.integers(1, 5),
-    scale=st.sampled_from([1e-8, 1e-4, 0.01, 1.0, 30.0]),
-    twins=st.booleans(),
-    seed=st.integers(0, 10**6),
-)
+    st.integers(1, 5), st.integers(1, 5), st.sampled_from([1e-8, 1e-4, 0.01, 1.0, 30.0]),
+    st.booleans(), st.integers(0, 10**6),
+)  # fmt: skip
 def test_being_flat_costs_no_residual(classes, experts, scale, twins, seed):
     rng = np.random.default_rng(seed)
     q_y, q_s = softmax(scale * rng.standard_normal((classes, experts)), -1), shares(rng, experts)

@@ -78,10 +78,8 @@ def test_blocks_show_each_client_its_own_examples_and_no_others(sizes, block):
             seen[row] += [*zip(labels[there].tolist(), angles[there].tolist(), strict=True)]
             mine = {*table.y[table.client(row)].tolist()} or {int(table.y[0])}
             assert {*labels[~there].tolist()} <= mine
-    expected = [
-        [*zip(table.y[held].tolist(), angles, strict=True)]
-        for held, angles in ((torch.tensor(h).long(), a) for h, a in held_in_words(table))
-    ]
+    held = ((torch.tensor(h).long(), a) for h, a in held_in_words(table))
+    expected = [[*zip(table.y[h].tolist(), angles, strict=True)] for h, angles in held]
     assert seen == expected
 
 

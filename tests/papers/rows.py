@@ -3,9 +3,15 @@
 import pandas as pd
 
 from companion.claims import ELSEWHERE
+from papers.registry import SECTIONS
 
 LOGGED = {"seed": 0, "round": 9, "metric": "test_accuracy", "client": -1, "expert": -1, "item": ""}
 COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
+
+
+def settings_of(scale):
+    """Every section and data set of a scale."""
+    return [(section, d) for section in SECTIONS.values() for d in section.settings(scale)]
 
 
 def frame_of(*rows):

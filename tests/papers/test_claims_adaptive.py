@@ -30,13 +30,12 @@ GATE = "The gate hardly leaves its initial weights: the ensemble is within a poi
 
 def told(rows, seeds=3, clients=4):
     """Clients' accuracies from rows of method, value and place: every other one .1 ``wide``r."""
-    return [
-        {**row, "seed": s, "client": c, "value": row["value"] + 0.01 * s + 0.1 * wide * (c % 2)}
-        for one in rows
-        for row in [dict(one)]
-        for wide in [row.pop("wide", 1.0)]
-        for s, c in product(range(seeds), range(clients))
-    ]
+    out = []
+    for one, s, c in product(rows, range(seeds), range(clients)):
+        row = {"wide": 1.0, **one, "seed": s, "client": c}
+        row["value"] += 0.01 * s + 0.1 * row.pop("wide") * (c % 2)
+        out.append(row)
+    return out
 
 
 def ways(js=(3,), **where):
@@ -129,10 +128,9 @@ def test_recovered_orientations_are_judged_where_there_is_a_cluster_for_each():
         here = {"metric": "recovery:angle", "orientations": k, "J": k}
         for seed, index in enumerate(((0.4, 0.99, 0.1), (0.5, 1.0, 0.2), (0.45, 1.0, 0.2))):
             runs = ((BEST, 0.0), (BEST, 0.33), (REDRAWN, 0.0))
-            rows += [
-                {**here, "seed": seed, "method": m, "eps": eps, "value": value}
-                for (m, eps), value in zip(runs, index, strict=True)
-            ]
+            ends = zip(runs, index, strict=True)
+            mine = {**here, "seed": seed}
+            rows += [{**mine, "method": m, "eps": e, "value": v} for (m, e), v in ends]
             rows.append({**here, "seed": seed, "method": BEST, "J": 1, "eps": 0.0, "value": 0.0})
         rows += told(ways((k,), orientations=k))
     found = analysis.recovery(frame_of(*rows))

@@ -56,10 +56,8 @@ def test_methods_that_others_know_are_the_same_runs():
 
 def test_the_best_on_own_tests_comes_first_and_costs_follow():
     table = standings({FEDAVG: ((0.4, 0.8), 0.5, 0.7), TUNED: ((0.9, 0.9), 0.2, 0.3)})
-    spent = pd.DataFrame(
-        [(FEDAVG, 0, 10.0, 4.0, 1.0), (FEDAVG, 1, 20.0, 6.0, 1.0), (TUNED, 0, 15.0, 10.0, 2.0)],
-        columns=["method", "seed", "megabytes", "seconds", "client_mib"],
-    )
+    rows = [(FEDAVG, 0, 10.0, 4.0, 1.0), (FEDAVG, 1, 20.0, 6.0, 1.0), (TUNED, 0, 15.0, 10.0, 2.0)]
+    spent = pd.DataFrame(rows, columns=["method", "seed", "megabytes", "seconds", "client_mib"])
     said = table[table["method"].eq(FEDAVG) & table["seed"].eq(0)].set_index("kind")["value"]
     expected = {board.OWN: 0.6, board.WORST: 0.4, board.ALL: 0.5, board.NEW: 0.7}
     assert said.to_dict() == pytest.approx(expected)

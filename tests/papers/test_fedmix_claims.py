@@ -1,5 +1,7 @@
 """FedMix's claims about training, traffic and new clients (000), on numbers to check by hand."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -60,23 +62,16 @@ def test_specialisation_claims_read_the_right_rows():
     ("early", "fedavg", "fedmix", "expected"), [(3.9, 4.0, 3.0, "hh"), (4.0, 4.0, 4.0, "du")]
 )
 def test_divergence_claims(early, fedavg, fedmix, expected):
-    rows = [
-        diverging(m, s, t, (early if t <= 50 else late) + 0.001 * s)
-        for s in range(3)
-        for t in range(1, 101)
-        for m, late in ((FEDAVG, fedavg), (FEDMIX, fedmix))
-    ]
+    cells = product(range(3), range(1, 101), ((FEDAVG, fedavg), (FEDMIX, fedmix)))
+    ends = ((m, s, t, early if t <= 50 else late) for s, t, (m, late) in cells)
+    rows = [diverging(m, s, t, value + 0.001 * s) for m, s, t, value in ends]
     assert initials(claims.divergence_claims(logged(rows))) == expected
 
 
 def test_divergence_of_every_tensor_is_that_of_the_last_quarter():
-    rows = [
-        diverging(method, 0, t, t * (1 + k), f"{prefix}{tensor}", k)
-        for method, prefix in ((FEDMIX, "experts."), (FEDAVG, ""))
-        for tensor in ("base.0.weight", "head.bias")
-        for t in (50, 80, 100)
-        for k in range(2)
-    ]
+    methods, tensors = ((FEDMIX, "experts."), (FEDAVG, "")), ("base.0.weight", "head.bias")
+    cells = product(methods, tensors, (50, 80, 100), range(2))
+    rows = [diverging(m, 0, t, t * (1 + k), f"{start}{of}", k) for (m, start), of, t, k in cells]
     table = analysis.by_tensor(logged(rows, [diverging(FEDMIX, 0, 100, 9.0, "phi")]))
     assert set(table["tensor"]) == {"base.0.weight", "head.bias"} and len(table) == 4
     assert (table["value"] == 90 * 1.5).all()  # rounds 80 and 100, both experts
@@ -151,12 +146,9 @@ def test_a_local_epoch_is_judged_on_the_same_clients():
 
 
 def test_ablations_compare_what_is_there():
-    rows = logged(
-        run(FEDAVG, 0.5, 1e6, new=0.6),
-        run(FEDMIX, 0.6, 4e6, new=0.5),
-        run(names.with_pruning(0.5), 0.595, 3e6),
-        run(names.PRUNING, 0.5, 2e6),
-    )
+    pruned = {names.with_pruning(0.5): (0.595, 3e6), names.PRUNING: (0.5, 2e6)}
+    runs = [run(method, *ends) for method, ends in pruned.items()]
+    rows = logged(run(FEDAVG, 0.5, 1e6, new=0.6), run(FEDMIX, 0.6, 4e6, new=0.5), *runs)
     assert analysis.experts_of(rows) == [1, 4] and analysis.etas_of(rows) == [0.0, 0.5, 0.9]
     # K = 4 against 1 at home, not on a new shard; fewer bytes twice; half a point lost, and ten.
     assert initials(claims.ablation_claims(rows)) == "hdhhhh"

@@ -1,6 +1,7 @@
 """What FedMix's posteriors and messages tell of clients (000), on numbers written by hand."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -171,11 +172,8 @@ def audit(method, message, seed, off, sets=None):
     shift = np.array([1, -1])
     found = {analysis.TRUTH: LABELS, **{m: LABELS + by * shift for m, by in off.items()}}
     found |= {} if sets is None else {analysis.LABEL_SET: sets.astype(float)}
-    return [
-        (method, seed, 1, metric, client, -1, str(label), value, message)
-        for metric, shares in found.items()
-        for (client, label), value in np.ndenumerate(shares)
-    ]
+    cells = ((m, *cell) for m, shares in found.items() for cell in np.ndenumerate(shares))
+    return [(method, seed, 1, m, c, -1, str(label), v, message) for m, (c, label), v in cells]
 
 
 def heard(*audits):
@@ -185,14 +183,11 @@ def heard(*audits):
 def every(*off):
     """Three seeds of all methods, of messages that are ``off``; q(z|s) is so by 0.2 more."""
     told = {FEDAVG: (BIAS, WEIGHTS), BIASED: (WEIGHTS,), FEDMIX: (BIAS, WEIGHTS, Q)}
-    return heard(
-        *(
-            audit(m, message, seed, {s: by + (s == Q) * 0.2 for s in sources})
-            for seed in range(3)
-            for message, by in zip(MESSAGES, off or (0.02,) * 3, strict=True)
-            for m, sources in told.items()
-        )
-    )
+    each = product(range(3), zip(MESSAGES, off or (0.02,) * 3, strict=True), told.items())
+    audits = []
+    for seed, (message, by), (m, sources) in each:
+        audits.append(audit(m, message, seed, {s: by + (s == Q) * 0.2 for s in sources}))
+    return heard(*audits)
 
 
 def with_phi(flip=0, off=0.01):
@@ -219,11 +214,8 @@ def test_a_leak_is_the_total_variation_and_guessing_the_mean_of_all_clients():
 
 
 def test_shares_and_one_client():
-    rows = heard(
-        audit(FEDMIX, EPOCH, 0, {BIAS: 0.05, Q: 0.1}),
-        audit(FEDMIX, EPOCH, 1, {BIAS: 0.2}),
-        audit(FEDAVG, EPOCH, 0, {BIAS: 0.2}),
-    )
+    asked = ((FEDMIX, 0, {BIAS: 0.05, Q: 0.1}), (FEDMIX, 1, {BIAS: 0.2}), (FEDAVG, 0, {BIAS: 0.2}))
+    rows = heard(*(audit(method, EPOCH, seed, off) for method, seed, off in asked))
     one = analysis.audited(rows, FEDMIX, EPOCH, 0)
     assert analysis.shares(one, analysis.TRUTH).to_numpy().tolist() == LABELS.tolist()
     found = analysis.of_client(one, 1)

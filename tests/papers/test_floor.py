@@ -1,5 +1,7 @@
 """The floor under what papers publish and runs measure: stored, claimed, and drawn."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,12 +19,8 @@ from papers.scaled import MAJORITY
 
 def scored(**by_method):
     """Scores of three seeds at two values of p: ``method=(at the first, at the second)``."""
-    rows = [
-        (method, seed, p, value + 0.001 * seed)
-        for method, values in by_method.items()
-        for p, value in zip((0.2, 1.0), values, strict=True)
-        for seed in range(3)
-    ]
+    cells = product(by_method.items(), (0, 1), range(3))
+    rows = [(m, s, (0.2, 1.0)[i], ends[i] + 0.001 * s) for (m, ends), i, s in cells]
     table = pd.DataFrame(rows, columns=["method", "seed", "p", "value"])
     return table.replace({"method": {"floor": MAJORITY}})
 

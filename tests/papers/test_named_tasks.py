@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from rows import settings_of
 
 from companion.sections import SCALES
 from fedlib import data as datasets
@@ -14,7 +15,6 @@ from fedlib.tasks import Task, rotate
 from fedlib.values import from_code
 from papers import named as tasks
 from papers.named import options_of
-from papers.registry import REGISTRY
 
 SETTINGS = [(name, scale) for name in tasks.names() for scale in SCALES]
 
@@ -168,13 +168,8 @@ def test_a_portion_is_a_share_of_every_class():
 
 @pytest.mark.parametrize("scale", ["quick", "standard"])
 def test_the_readmes_table_says_what_is_run(scale):
-    runs = [
-        stage
-        for section in REGISTRY.sections.values()
-        for dataset in section.settings(scale)
-        for planned in section.runs(scale, dataset)
-        for stage in planned.experiment.stages
-    ]
+    asked = [run for section, d in settings_of(scale) for run in section.runs(scale, d)]
+    runs = [stage for run in asked for stage in run.experiment.stages]
     lines = (paths.ROOT / "README.md").read_text().splitlines()
     (row,) = (line.split("|") for line in lines if line.startswith(f"| `{scale}` |"))
     rounds = {stage.rounds for stage in runs if stage.rounds > 1}  # not those of later stages

@@ -267,10 +267,8 @@ def test_from_ones_own_head_to_the_mean_of_all():
 
 def test_heads_and_bases_are_those_of_clients(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
-    per, lg = (
-        PRIVATE_PARTS.experiments("quick", "digits", f"{m}, S = 0", rounds=1)[0]
-        for m in ("FedPer", "LG-FedAvg")
-    )
+    names = (f"{m}, S = 0" for m in ("FedPer", "LG-FedAvg"))
+    per, lg = (PRIVATE_PARTS.experiments("quick", "digits", n, rounds=1)[0] for n in names)
     fed, (_, state) = per.task.build(0), run_with_state(per, progress=False)
     said, client = analysis.heads_say(fed, state), 3
     own = state.shared | {name: t[client] for name, t in state.local.items()}

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from rows import settings_of
 
 from companion.sections import SCALES
 from fedlib import paths
@@ -17,14 +18,8 @@ from papers import fedmix as names
 from papers.adaptive.experiments import ADAPTIVE, ADAPTIVE_PARTICIPATION, ALL_EQUAL, BEST, MOE
 from papers.fedmix import FEDAVG, FEDMIX, experiments, with_experts, with_pruning
 from papers.fedmix.experiments import ABLATION, COMMUNICATION, LABEL_SKEW, NEW_CLIENTS
-from papers.registry import SECTIONS
 
-EVERY = [
-    (section, scale, dataset)
-    for section in SECTIONS.values()
-    for scale in SCALES
-    for dataset in section.settings(scale)
-]
+EVERY = [(section, scale, dataset) for scale in SCALES for section, dataset in settings_of(scale)]
 each_setting = pytest.mark.parametrize(
     ("section", "scale", "dataset"), EVERY, ids=[f"{s.name}-{b}-{d}" for s, b, d in EVERY]
 )

@@ -6,7 +6,7 @@ from string import Formatter
 
 import pandas as pd
 import pytest
-from rows import verdicts
+from rows import settings_of, verdicts
 
 from companion.claims import ELSEWHERE, FAILS, HOLDS, KINDS, PAPER, Claim, judge
 from companion.sections import SCALES
@@ -18,7 +18,6 @@ from papers.fedmix import BETWEEN, SHARED
 from papers.judging import by, judged, said
 from papers.pm_moe import MIXED
 from papers.published import published, words
-from papers.registry import SECTIONS
 from papers.scaled import MAJORITY, TUNED
 from papers.short import Missing, Unsupported, number
 from papers.specialists.analysis import LOSSES, SKEWS
@@ -50,13 +49,8 @@ def test_every_claim_is_asked_somewhere():
 
 
 def test_what_has_a_look_is_run_or_drawn_somewhere():
-    runs = [
-        run.method
-        for section in SECTIONS.values()
-        for scale in SCALES
-        for dataset in section.settings(scale)
-        for run in section.runs(scale, dataset, costly=True)
-    ]
+    each = [(section, scale, d) for scale in SCALES for section, d in settings_of(scale)]
+    runs = [run.method for section, *at in each for run in section.runs(*at, costly=True)]
     drawn = {"one epoch", "trained, one epoch", "bound", "exact", "drawn", SHARED, BETWEEN}
     drawn |= {*MIXED, *(f"{skew}, {of}" for skew in SKEWS for of in LOSSES)}
     drawn |= {f"{method}, {WITHOUT}" for method in (MOE, EAGER, ALL_EQUAL, BEST, TUNED)}
