@@ -1,6 +1,7 @@
 """The scorecard: every published number is placed, judged by hand-made cases, and shown."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,20 +11,8 @@ import pytest
 from companion import claims, panels, scorecard
 from companion.claims import FAILS, HOLDS, OPEN, UNTRAINED
 from companion.plotting import save_table
-from companion.scorecard import judged, not_at_hand, numbers, orders
-from companion.scorecard.page import (
-    ABSENT,
-    AGREES,
-    DIFFERS,
-    DIVERGED,
-    IMPRECISE,
-    NEVER,
-    NO,
-    OTHER,
-    VERDICTS,
-    by_table,
-    page,
-)
+from companion.scorecard import judged, not_at_hand, numbers, orders, page
+from companion.scorecard.page import ABSENT, AGREES, DIVERGED, NEVER, NO, OTHER, VERDICTS
 from companion.story import what_ran
 from fedlib.runs import Result, export, store
 from papers.pm_moe.experiments import FOURTEEN
@@ -36,28 +25,16 @@ ONE = replace(REGISTRY, tables=tuple(e for e in REGISTRY.tables if e.section is 
 COLUMNS = ["round", "metric", "client", "expert", "item", "value"]
 
 
-NAN = float("nan")
+# Published and measured numbers, and what is said of them by the stated rule.
+JUDGED = pd.read_csv(Path(__file__).with_name("judged.csv")).to_dict("records")
 
 
-@pytest.mark.parametrize(
-    ("value", "std", "mean", "half", "seeds", "said"),
-    [
-        (50, NAN, 51.9, 2.9, 5, AGREES),
-        (50, NAN, 52.1, 2.9, 5, DIFFERS),
-        (50, 4, 53.9, 2.9, 5, AGREES),  # within the published deviation
-        (50, 1, 51.9, 2.9, 5, AGREES),  # a smaller one asks no more
-        (50, NAN, 50, 3.1, 5, IMPRECISE),
-        (97.4, NAN, 77.7, 28, 3, IMPRECISE),  # FedGH of 004: noise is not rewarded
-        (50, NAN, 60, 7.9, 5, DIFFERS),  # wide, and wholly beyond the margin
-        (50, NAN, 60, 8.1, 5, IMPRECISE),
-        (50, NAN, 50, NAN, 2, IMPRECISE),
-        (50, NAN, NAN, NAN, 0, NEVER),
-    ],
-)
-def test_a_number_is_judged_by_the_stated_rule(value, std, mean, half, seeds, said):
-    row = {"value": value, "std": std, "mean": mean, "low": mean - half, "high": mean + half}
-    row |= {"seeds": seeds, "why_not": "", "diverged": False, "same": True, "at_hand": True}
-    row |= {"untrained": False}
+@pytest.mark.parametrize("case", JUDGED, ids=lambda case: case["why"])
+def test_a_number_is_judged_by_the_stated_rule(case):
+    said, seeds = case["said"], case["seeds"]
+    low, high = (case["mean"] + sign * case["half"] for sign in (-1, 1))
+    row = {**case, "low": low, "high": high, "why_not": "", "diverged": False}
+    row |= {"same": True, "at_hand": True, "untrained": False}
     one = pd.DataFrame([row])
     assert judged(one).item() == said and said in VERDICTS
     assert judged(one.assign(same=False)).item() == (OTHER if seeds else NEVER)
@@ -227,7 +204,7 @@ def test_a_claim_is_taken_from_the_largest_scale_and_never_from_figures_that_are
 def test_the_page_stands_alone_and_escapes_what_it_shows():
     nothing, none = numbers(ONE), scorecard.collected()
     assert set(nothing["verdict"]) == {NEVER, ABSENT, NO} and nothing["mean"].isna().all()
-    assert none.empty and "None yet" in page(nothing, orders(nothing), none)
+    assert none.empty and "None yet" in page.page(nothing, orders(nothing), none)
     stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.9)
     claims_of("standard", "does not hold")
     file, table, tested = scorecard.write(ONE)
@@ -236,5 +213,5 @@ def test_the_page_stands_alone_and_escapes_what_it_shows():
     assert "http://" not in text and "https://" not in text and "<script src" not in text
     assert text.count("<tr>") > len(table)
     assert "../notebooks/12_fourteen_baselines.ipynb" in text
-    assert [*by_table(table)] == ["PM-MoE, Table 1"]
+    assert [*page.by_table(table)] == ["PM-MoE, Table 1"]
     assert len(table) == len(published()) and len(tested) == 1

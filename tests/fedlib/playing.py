@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation
+from tables import BATTERY_CODE
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import fedlib.algorithms
+import fedlib.engine
 from fedlib import algorithms as alg
-from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.algorithms.local import SecondStage
-from fedlib.engine import EarlyStop, play_round
+from fedlib.engine import play_round
 from fedlib.engine.batches import make_plan
 from fedlib.models import MLP, FastText, Net
 from fedlib.optim import adam, sgd
@@ -136,83 +136,16 @@ def texts(sizes=SIZES):
     return fed
 
 
-# Every algorithm. A new one joins by being exported.
+# Every algorithm: its defaults, unless the table has it, and others with more options.
 FAST = {"batch_size": 4}
+SPLIT = {"batch_size": 4, "client": sgd(0.2)}
 MIXED = alg.FedMix(experts=2, personal_bias=True, **FAST)
-# Second stages: what they follow has something local to be trained, or shared to be asked.
 MIXTURE = {"epochs": 2, "client": adam(1e-3), **FAST}
 GATED = {"epochs": 4, "client": adam(1e-2), **FAST}
-SECOND = {
-    "PMMoE": alg.PMMoE(of=alg.FedPer(client=sgd(0.5), **FAST), **GATED),
-    "FedGen": alg.FedGen(noise=4, hidden=8, steps=5, **FAST),
-    "Mixture": alg.Mixture(**MIXTURE),
-    "Mixture, log": alg.Mixture(
-        pool="log", train_global=True, expert=MLP((5,)), gate=MLP((4,)), **MIXTURE
-    ),
-    "Newcomers": alg.Newcomers(of=alg.Personal(local=("head.",), **FAST), client=sgd(0.1), **FAST),
-    "Newcomers, FedMix": alg.Newcomers(of=MIXED, client=sgd(1.0), **FAST),
-    "Private": alg.Private(of=alg.FedAvg(**FAST), clip=5.0, noise=0.01),
-    "Private, at the clients": alg.Private(of=MIXED, clip=5.0, noise=0.01, at="client"),
-    "SecureSum": alg.SecureSum(of=alg.FedMix(experts=2, **FAST)),
-    "Densities": alg.Densities(
-        of=MIXED, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST
-    ),
-}
-BATTERY = {n: SECOND.get(n) or getattr(fedlib.algorithms, n)() for n in fedlib.algorithms.__all__}
-BATTERY |= SECOND | {
-    "FedAvg, Adam": alg.FedAvg(server=adam(0.01), **FAST),
-    "Local, early stop": alg.Local(stop=EarlyStop(every=1, patience=1), epochs=3, **FAST),
-    "FedMix, entropy": alg.FedMix(objective="entropy", **FAST),
-    "FedMix, likelihood": alg.FedMix(objective="likelihood", **FAST),
-    "FedMix, averaged gates": alg.FedMix(gates="averaged", **FAST),
-    "FedMix, personal bias": MIXED,
-    "Personal, head": alg.Personal(local=("head.",), **FAST),
-    "Personal, base": alg.Personal(local=("base.",), **FAST),
-    "PrunedFedMix, fast": alg.PrunedFedMix(eta=0.95, phi_scale=0.5, **FAST),
-    "PrunedFedMix, all options": alg.PrunedFedMix(
-        eta=1.0, phi_scale=0.5, personal_bias=True, **FAST
-    ),
-    "ClusteredFedMix, all options": alg.ClusteredFedMix(
-        damping=0.0, entropy_weight=2.0, personal_bias=True, gates="averaged", **FAST
-    ),
-    "IFCA, exploring": alg.IFCA(clusters=3, explore=Explore(0.5, decay=1.0), **FAST),
-    "IFCA, all options": alg.IFCA(
-        explore=Explore(1.0),
-        inference="train",
-        clustered="head.",
-        stop=ClusterStop(every=1, patience=20),
-        server=adam(0.01),
-        **FAST,
-    ),
-    "Ditto, fast": alg.Ditto(own=sgd(0.1), **FAST),
-    "APFL, adaptive": alg.APFL(adaptive=True, **FAST),
-    "PFedMe, fast": alg.PFedMe(steps=2, **FAST),
-    "FedAMP, near": alg.FedAMP(lam=1.0, sigma=1.0, alpha=0.2, **FAST),
-    "FedEM, fast": alg.FedEM(experts=2, **FAST),
-    "FedRep, fast": alg.FedRep(head_epochs=2, **FAST),
-    "FedCP, fast": alg.FedCP(apart=1.0, **FAST),
-    "GPFL, fast": alg.GPFL(**FAST),
-    "DBE, fast": alg.DBE(**FAST),
-    "FedSynMoE, fast": alg.FedSynMoE(**FAST),
-    "PMMoE, bases": alg.PMMoE(of=alg.LGFedAvg(**FAST), denoise=0.4, **GATED),
-    "PMMoE, vectors": alg.PMMoE(
-        of=alg.DBE(kappa=0.0, client=sgd(0.5), **FAST), own_expert_bias=3.0, **GATED
-    ),
-    "PMMoE, FedCP": alg.PMMoE(of=alg.FedCP(**FAST), **GATED),
-    "FedMix, all options": alg.FedMix(experts=2, phi_scale=0.1, **FAST),
-}
+WORDS = {**vars(fedlib.engine), **vars(alg.ifca), **globals(), **vars(alg)}
+SECOND, MORE, NINE = (
+    {name: eval(code, WORDS) for name, code in room.items()} for room in BATTERY_CODE.values()
+)
+BATTERY = {n: SECOND.get(n) or getattr(alg, n)() for n in alg.__all__} | SECOND | MORE
 every = pytest.mark.parametrize("algorithm", BATTERY.values(), ids=BATTERY)
-
-SPLIT = {"batch_size": 4, "client": sgd(0.2)}
-NINE = {
-    "FedPer": alg.FedPer(**SPLIT),
-    "LG-FedAvg": alg.LGFedAvg(**SPLIT),
-    "FedRep": alg.FedRep(head_epochs=2, **SPLIT),
-    "FedBABU": alg.FedBABU(**SPLIT),
-    "FedRoD": alg.FedRoD(**SPLIT),
-    "FedGH": alg.FedGH(**SPLIT),
-    "FedCP": alg.FedCP(**SPLIT),
-    "GPFL": alg.GPFL(**SPLIT),
-    "DBE": alg.DBE(kappa=1.0, **SPLIT),
-}
 nine = pytest.mark.parametrize("of", NINE.values(), ids=NINE)

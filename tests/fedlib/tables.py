@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
-GOLDEN, REFUSED = (
-    tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text())
-    for name in ("golden", "refused")
-)
+
+def table_of(name):
+    """A TOML file of this folder."""
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text())
+
+
+BATTERY_CODE, GOLDEN, REFUSED = map(table_of, ("battery", "golden", "refused"))
 
 
 def refused(room):

@@ -12,7 +12,7 @@ import torch
 from conftest import LENET, make_federation, parts_of
 from playing import BATTERY, FAST, IMAGE, SIZES, begun, close, equal, every, plain, play
 from safetensors.torch import load, save
-from tables import refused
+from tables import GOLDEN, refused
 
 import fedlib.algorithms
 from benchmarks.robustness import odd
@@ -279,23 +279,12 @@ def test_no_local_leaf_is_ever_sent_and_bytes_are_those_of_the_tensors(played):
 # 8 x 8 pixels, 7 units, 3 classes.
 BASE, HEAD = 64 * 7 + 7, 7 * 3 + 3
 MODEL = BASE + HEAD
-LEDGER = {  # how many numbers of 4 bytes a client gets, and sends; an integer counts as two
-    "FedAvg": (alg.FedAvg(), MODEL, MODEL),
-    "SCAFFOLD": (alg.SCAFFOLD(), 2 * MODEL, 2 * MODEL),
-    "FedMix": (alg.FedMix(experts=3), 3 * MODEL + 9, 3 * MODEL + 9 + 3),
-    "FedAMP": (alg.FedAMP(), MODEL, MODEL),
-    "Private": (alg.Private(of=alg.FedMix(experts=3)), 3 * MODEL + 9, 3 * MODEL + 9),
-    "IFCA": (alg.IFCA(clusters=3), 3 * MODEL, MODEL + 2),
-    "IFCA, heads": (alg.IFCA(clusters=3, clustered="head."), MODEL + 2 * HEAD, MODEL + 2),
-    "Newcomers": (alg.Newcomers(of=alg.FedPer(**FAST)), BASE, 0),
-    "PMMoE": (alg.PMMoE(of=alg.FedPer(**FAST)), 3 * HEAD + BASE, HEAD),
-}
 
 
-@pytest.mark.parametrize("name", LEDGER)
-def test_the_ledger_by_hand(name):
-    algorithm, down, up = LEDGER[name]
-    _, report = play(algorithm, ragged(), rounds=1)
+@pytest.mark.parametrize("code", GOLDEN["ledger"])
+def test_the_ledger_by_hand(code):
+    down, up = map(eval, GOLDEN["ledger"][code])
+    _, report = play(eval(code, {**globals(), **vars(alg)}), ragged(), rounds=1)
     assert (report.download.tolist(), report.upload.tolist()) == ([4 * down] * 3, [4 * up] * 3)
 
 

@@ -98,8 +98,7 @@ def test_inputs_computed_some_steps_ahead_are_those_of_every_step(rows, monkeypa
 
 
 def test_training_sees_exactly_the_images_of_its_noise():
-    fed = augmented(CropFlip(2))
-    plan = plan_of([0], sizes=(11,), where=(0, 0))
+    fed, plan = augmented(CropFlip(2)), plan_of([0], sizes=(11,), where=(0, 0))
     asked = torch.tensor([0]), plan.positions, plan.counts, plan.counts.max(0), plan.noise(3)
     batches = fed.train.batches(*asked)
     for t, (batch, noise) in enumerate(zip(batches, plan.noise(3), strict=True)):

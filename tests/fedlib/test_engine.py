@@ -41,8 +41,7 @@ def images(sizes=SIZES, model=LENET):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("chunk", [1, 3, 4])
 def test_cohort_equals_separate_trainings(model, sizes, name, chunk):
-    fed = images(sizes, model)
-    algorithm = Local(client=OPTIMIZERS[name], epochs=3, batch_size=4)
+    fed, algorithm = images(sizes, model), Local(client=OPTIMIZERS[name], epochs=3, batch_size=4)
     how = {"round": 2, "seed": 5, "cohort": 4, "chunk": chunk}
     state, _ = play_round(algorithm, fed, algorithm.init(fed, 5), **how)
     for row in range(4):

@@ -107,8 +107,7 @@ def test_a_second_stage_starts_where_the_first_ended_and_leaves_it_alone(rounds)
     tuned = Experiment(TASK, Local(batch_size=5), 2, cohort=6, evaluate_every=1, after=AVG)
     result = play(tuned)
     assert rounds.played == AVG.rounds + tuned.rounds
-    first = find(AVG)
-    home = store.folder(AVG)
+    first, home = find(AVG), store.folder(AVG)
     bytes_of_first = {p.name: p.read_bytes() for p in home.iterdir()}
     for metric in ("test_accuracy", "test_nll"):
         end, begin = first.select(metric).to_pandas(), result.select(metric).to_pandas()

@@ -22,8 +22,7 @@ def opting(fed, flag):
 
 
 def test_rows_by_id_undo_a_permutation():
-    fed = make_federation(SIZES)
-    order = np.array([2, 0, 1])
+    fed, order = make_federation(SIZES), np.array([2, 0, 1])
     moved = fed.permuted(order)
     assert fed.by_id.tolist() == [0, 1, 2]
     assert moved.ids[moved.by_id].tolist() == [0, 1, 2]

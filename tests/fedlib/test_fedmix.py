@@ -178,8 +178,7 @@ def test_means_over_a_batch_by_hand():
 
 
 def test_an_empty_client_says_nothing_and_silences_nobody():
-    fed = make_federation((12, 0, 8))
-    algorithm = FedMix(experts=2, batch_size=4)
+    fed, algorithm = make_federation((12, 0, 8)), FedMix(experts=2, batch_size=4)
     state, report = play(algorithm, fed, 1, cohort=3)
     empty = report.rows.tolist().index(1)
     assert report.messages["q_s"][empty].tolist() == [0.5, 0.5]
@@ -200,8 +199,7 @@ def with_q(state, q):
 
 def test_thresholds_by_hand():
     """K = 4 and eta = 0.9: kept from 0.225 on, sent from 0.2025 on."""
-    fed = make_federation((5, 5))
-    algorithm = PrunedFedMix(experts=4, eta=0.9)
+    fed, algorithm = make_federation((5, 5)), PrunedFedMix(experts=4, eta=0.9)
     state = algorithm.init(fed, 0)
     assert torch.equal(state.memory[MEMORY], torch.full((2, 4), 0.25))
     state.memory[MEMORY] = torch.tensor([[0.5, 0.21, 0.2, 0.09], [0.25, 0.1, 0.4, 0.25]])
@@ -270,8 +268,7 @@ def test_what_is_pruned_sends_zeros_and_gets_no_weight(uneven):
 @settings(max_examples=100)
 @given(st.integers(1, 6), st.floats(0, 1), st.floats(0, 20), st.integers(0, 10**6))
 def test_q_without_what_is_pruned_sums_to_one(experts, eta, spread, seed):
-    draw = torch.Generator().manual_seed(seed)
-    algorithm = PrunedFedMix(experts=experts, eta=eta)
+    draw, algorithm = torch.Generator().manual_seed(seed), PrunedFedMix(experts=experts, eta=eta)
     q = (spread * torch.randn(experts, generator=draw)).softmax(0)
     sent = torch.randint(2, (experts,), generator=draw)
     sent[int(torch.randint(experts, (), generator=draw))] = 1

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from small import AVG, MIX, TASK, TUNED, Rounds, go, play
+from tables import table_of
 
 from fedlib import data as datasets
 from fedlib import paths, values
@@ -23,37 +24,8 @@ from fedlib.runs.source import digest
 from fedlib.tasks import Task
 from fedlib.values import from_dict, to_dict
 
-BODY = '''
-from fedlib.algorithms import FedAvg
-from fedlib.values import value
-from torch import nn
-from torch.nn.functional import cross_entropy
-import helpers_of_users
-
-RATE = 1.0
-
-def scaled(losses):
-    """Words."""
-    return RATE * losses / helpers_of_users.deep(2.0)
-
-@value
-class Mine(FedAvg):
-    """Mine."""
-
-    part: float = 0.5
-
-    def loss(self, net, params, ctx, batch):
-        losses = cross_entropy(net(params, batch["x"], batch), batch["y"], reduction="none")
-        return scaled((losses * batch["weight"]).sum() / batch["weight"].sum())
-
-class Tower(nn.Sequential):
-    def forward(self, x):
-        return super().forward(x).relu()
-
-def tower(width):
-    return Tower(nn.Flatten(), nn.Linear(256, width))
-'''
-HELPERS = "from math import sqrt\n\ndef deep(x):\n    return sqrt(x)\n"
+OF_USERS = table_of("of_users")
+BODY, HELPERS = OF_USERS["body"], OF_USERS["helpers"]
 
 
 @pytest.fixture
@@ -86,24 +58,7 @@ def through(module):
     return replace(AVG, task=task)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "who"),
-    [
-        ("reduction=", "label_smoothing=0.1, reduction=", "loss"),
-        ("RATE = 1.0", "RATE = 2.0", "loss"),
-        ("RATE * losses", "losses * RATE", "loss"),
-        ("part: float = 0.5", "part: float = 0.6", "loss"),
-        ("import cross_entropy", "import nll_loss as cross_entropy", "loss"),
-        ("sqrt(x)", "sqrt(x) + 0.0", "loss"),
-        ("import sqrt", "import exp as sqrt", "loss"),
-        (".relu()", ".tanh()", "net"),
-        ("Linear(256, width)", "Linear(256, width, bias=False)", "net"),
-        ('"""Words."""', '"""Other words."""  # and more', ""),
-        ('"""Mine."""', "", ""),
-        ("    return scaled((losses", "\n    # A comment.\n        return scaled(\n(losses", ""),
-        ("class Mine(", "class Another(FedAvg):\n    pass\n\n@value\nclass Mine(", ""),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "who"), OF_USERS["changes"])
 def test_code_of_ones_own_is_part_of_what_a_run_is(imported, old, new, who):
     """What it says counts, how it is written does not, nor what is not used."""
     first = imported()

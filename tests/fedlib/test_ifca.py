@@ -67,8 +67,7 @@ def test_a_round_by_hand(clustered):
 
 
 def test_what_nobody_chose_stands_still_also_under_momentum():
-    fed = make_federation(SIZES)
-    algorithm = IFCA(clusters=2, server=adam(0.1), **FAST)
+    fed, algorithm = make_federation(SIZES), IFCA(clusters=2, server=adam(0.1), **FAST)
     state = algorithm.init(fed, 0)
     state.shared[f"{ifca.CLUSTERS}head.bias"][1] = torch.tensor([1e3, -1e3, 0.0])  # nobody's best
     kept = model(state, 1)
@@ -79,8 +78,7 @@ def test_what_nobody_chose_stands_still_also_under_momentum():
 
 def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client():
     """eps = 1: J = 3 clusters are drawn with equal frequencies (G9); eps = 0: never."""
-    fed = make_federation((2,) * 40)
-    algorithm = IFCA(clusters=3, explore=ifca.Explore(1.0))
+    fed, algorithm = make_federation((2,) * 40), IFCA(clusters=3, explore=ifca.Explore(1.0))
     state, rows = algorithm.init(fed, 0), torch.arange(40)
 
     def chosen(algorithm, round, rows=rows):
@@ -115,8 +113,7 @@ def test_exploration_decays(eps, decay, round):
 
 @pytest.mark.parametrize("inference", ["validation", "train"])
 def test_clients_predict_with_the_cluster_that_fits_them(inference):
-    fed = make_federation(SIZES)
-    algorithm = IFCA(clusters=2, inference=inference, **FAST)
+    fed, algorithm = make_federation(SIZES), IFCA(clusters=2, inference=inference, **FAST)
     state, _ = play(algorithm, fed, cohort=2)
     scores = evaluate(fed, algorithm, state, fed.test)
     table = fed.validation if inference == "validation" else fed.train
@@ -130,8 +127,7 @@ def test_clients_predict_with_the_cluster_that_fits_them(inference):
 
 
 def test_a_round_forgets_what_was_settled():
-    fed = make_federation(SIZES)
-    algorithm = IFCA(**FAST)
+    fed, algorithm = make_federation(SIZES), IFCA(**FAST)
     state, _ = play(algorithm, fed)
     chosen = algorithm.assign_models(fed, state)
     assert ifca.FIT in chosen.memory and ifca.FIT not in state.memory
@@ -190,8 +186,7 @@ def test_a_cluster_leaves_at_its_patience_th_check_without_an_improvement():
 
 
 def test_a_good_initialisation_is_drawn_until_every_cluster_has_its_share():
-    fed = make_federation((3,) * 10)
-    everyone = torch.arange(10)
+    fed, everyone = make_federation((3,) * 10), torch.arange(10)
     plain, asked = IFCA(clusters=2), IFCA(clusters=2, least_share=0.3)
 
     def least(algorithm, seed):
@@ -223,8 +218,7 @@ CLUSTERED = IFCA(clusters=3)
 
 
 def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
-    fed = OWN_TESTS.build(0)
-    first = Experiment(OWN_TESTS, CLUSTERED, 2)
+    fed, first = OWN_TESTS.build(0), Experiment(OWN_TESTS, CLUSTERED, 2)
     alone = Experiment(OWN_TESTS, Local(), 1, **STAGED)
     tuned = replace(alone, after=first)
     both = replace(tuned, algorithm=Mixture(epochs=1, batch_size=4), beside=alone)

@@ -258,8 +258,7 @@ def test_moons_term_is_its_formula():
 
 
 def test_moons_previous_model_is_the_one_that_was_trained():
-    fed = make_federation(SIZES)
-    algorithm = alg.MOON(batch_size=4)
+    fed, algorithm = make_federation(SIZES), alg.MOON(batch_size=4)
     state = algorithm.init(fed, 0)
     start = {n: t.clone() for n, t in state.shared.items()}
     after, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=2)
@@ -298,8 +297,7 @@ def test_invented_features_are_normalised_over_real_rows_only():
 
 def test_fedgens_generator_has_one_adam_for_all_rounds():
     """Against a loop that makes an nn.Module and a torch.optim.Adam once, before round 0."""
-    fed = make_federation(SIZES, model=MLP((6,)))
-    algorithm = alg.FedGen(batch_size=4, **SMALL)
+    fed, algorithm = make_federation(SIZES, model=MLP((6,))), alg.FedGen(batch_size=4, **SMALL)
     state = algorithm.init(fed, 0)
     inventor = Inventor(select_prefix(state.shared, MADE))
     engine = torch.optim.Adam(inventor.parameters(), lr=5e-3)

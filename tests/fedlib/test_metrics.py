@@ -113,8 +113,7 @@ def held_by(labels, test):
 
 def test_two_clients_by_hand():
     """The first holds 0, 2, 2 and is right on the one 2 of its tests, the second on two 1."""
-    fed = held_by([[0, 2, 2], [1, 1, 1, 0]], test=[2, 1, 1, 0])
-    floor = CommonestLabel()
+    fed, floor = held_by([[0, 2, 2], [1, 1, 1, 0]], test=[2, 1, 1, 0]), CommonestLabel()
     state, report = play(floor, fed, 1, cohort=2)
     scores = evaluate(fed, floor, state, fed.test)
     assert scores.accuracy.tolist() == [0.25, 0.5]

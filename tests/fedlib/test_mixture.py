@@ -117,8 +117,7 @@ def test_specialists_start_from_what_came_before(fed, federated):
     """001: fine-tuned ones; 002: from scratch; straight after the federation, its model."""
     tuned, _ = play(Local(batch_size=4), fed, first=federated)
     never, _ = play(Local(batch_size=4), fed)
-    alone = State(federated.shared, never.local)
-    algorithm = Mixture(**FAST)
+    alone, algorithm = State(federated.shared, never.local), Mixture(**FAST)
     for n, leaf in federated.shared.items():
         for first in (tuned, alone):
             begun = algorithm.init(fed, 0, first)

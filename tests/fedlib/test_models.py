@@ -72,8 +72,7 @@ def test_other_parameters_take_the_place_of_the_modules_own(spec):
 
 
 def test_init_is_drawn_from_its_seed_and_from_nothing_else():
-    net = Net(MLP((7,)), (4, 4, 1), 3)
-    state = torch.get_rng_state()
+    net, state = Net(MLP((7,)), (4, 4, 1), 3), torch.get_rng_state()
     first = net.init(5)
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(3)

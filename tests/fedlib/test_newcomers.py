@@ -82,8 +82,7 @@ def test_fedmix_marginalises_the_gates_of_all_clients(personal_bias):
     """p(z|x) = sum_s p(z|x, s) p(s), App. F; a personal bias is averaged with the same weights."""
     fed = make_federation(SIZES)
     algorithm = alg.FedMix(experts=2, personal_bias=personal_bias, phi_scale=1.0)
-    state = scatter(algorithm.init(fed, 0))
-    x = fed.test.inputs(torch.arange(len(fed.test.y)))
+    state, x = scatter(algorithm.init(fed, 0)), fed.test.inputs(torch.arange(len(fed.test.y)))
     share = [n / sum(SIZES) for n in SIZES]
     gate = sum(p * g for p, g in zip(share, gates_of(fed, algorithm, state, x), strict=True))
     total = 0
@@ -172,8 +171,7 @@ def dense(leaves, half, x, layers):
 
 @pytest.mark.parametrize("noise", [0.0, 0.7])
 def test_the_bound_by_hand(noise):
-    leaves = auto_encoder(3, (4,), 2, seed=1)
-    x = torch.tensor([[0.0, 0.3, 1.0], [0.9, 0.5, 0.2]])
+    leaves, x = auto_encoder(3, (4,), 2, seed=1), torch.tensor([[0.0, 0.3, 1.0], [0.9, 0.5, 0.2]])
     code = dense(leaves, "encoder", x.numpy(), 2)
     mean, log_variance = code[:, :2], code[:, 2:]
     z = mean + np.exp(log_variance / 2) * noise
@@ -187,8 +185,7 @@ def test_the_bound_by_hand(noise):
 
 def test_the_evidence_of_a_code_of_one_number_is_the_integral():
     """Importance weighting is unbiased for p(x): a sum over a fine grid is the oracle."""
-    leaves = auto_encoder(2, (3,), 1, seed=2)
-    x = torch.tensor([[0.2, 0.9]])
+    leaves, x = auto_encoder(2, (3,), 1, seed=2), torch.tensor([[0.2, 0.9]])
     grid = torch.linspace(-8, 8, 4001)[:, None]
     logits = torch.tensor(dense(leaves, "decoder", grid.numpy(), 2))
     entropy = torch.nn.functional.binary_cross_entropy_with_logits
@@ -201,8 +198,7 @@ def test_the_evidence_of_a_code_of_one_number_is_the_integral():
 
 
 def test_only_the_auto_encoders_move_and_only_they_are_counted():
-    fed = make_federation(VOTERS)
-    algorithm = alg.Densities(of=OF, epochs=2, **TINY)
+    fed, algorithm = make_federation(VOTERS), alg.Densities(of=OF, epochs=2, **TINY)
     first = scatter(OF.init(fed, 0))
     before = {n: t.clone() for n, t in {**first.shared, **first.local}.items()}
     begun = algorithm.init(fed, 0, first)
@@ -220,8 +216,7 @@ def test_only_the_auto_encoders_move_and_only_they_are_counted():
 
 def test_the_auto_encoder_sees_stored_pixels_and_noise():
     """Bytes / 255, in the order of their memory; without noise the posterior mean."""
-    fed = make_federation((5,), shape=(8, 4, 2))
-    algorithm = alg.Densities(of=alg.FedAvg(), **TINY)
+    fed, algorithm = make_federation((5,), shape=(8, 4, 2)), alg.Densities(of=alg.FedAvg(), **TINY)
     (phase,) = algorithm.phases()
     assert (phase.noise, phase.watch, phase.train) == ((("latent", 2),), "loss", (VAE,))
     params = select_prefix(algorithm.init(fed, 0, alg.FedAvg().init(fed, 0)).local, "")
@@ -240,8 +235,7 @@ def test_the_auto_encoder_sees_stored_pixels_and_noise():
 @pytest.mark.parametrize("of", [OF, *(FEDERATIONS[n] for n in ("Personal", "FedMix, bias"))])
 def test_votes_are_weighed_by_who_knows_the_example(of):
     """p(s|x) ~ p(x|s) p(s), eq. 18: client by client, in a plain loop."""
-    fed = make_federation(VOTERS)
-    algorithm = alg.Densities(of=of, samples=3, epochs=3, **TINY)
+    fed, algorithm = make_federation(VOTERS), alg.Densities(of=of, samples=3, epochs=3, **TINY)
     state, _ = fitted(algorithm, fed)
     state = scatter(state, seed=4, scale=0.05)
     everyone = torch.arange(len(fed.test.y))

@@ -286,8 +286,7 @@ def test_published_sizes(name):
 
 def loop(labels, clients, alpha, shared, least, seed):
     """The recipe of PFLlib in the plainest words, one example at a time; (rows, train, test)."""
-    state = np.random.RandomState(seed)
-    rows = [[]]
+    state, rows = np.random.RandomState(seed), [[]]
     while min(len(row) for row in rows) < least or len(rows) < clients:
         rows = [[] for _ in range(clients)]
         for label in range(max(labels) + 1):

@@ -232,10 +232,8 @@ def test_initialisations(init):
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_one_hot_gate_is_its_base(side):
     """The global base (0) or the local one (1)."""
-    fed = make_federation(SIZES)
-    algorithm = alg.FedSynMoE(**SPLIT)
-    state = trusting(play(algorithm, fed)[0], [side] * 3)
-    x = fed.test.inputs(torch.arange(9))
+    fed, algorithm = make_federation(SIZES), alg.FedSynMoE(**SPLIT)
+    state, x = trusting(play(algorithm, fed)[0], [side] * 3), fed.test.inputs(torch.arange(9))
     for row in range(3):
         params, _ = client(fed, algorithm, state, row)
         base = params if side == 0 else {**params, **select_prefix(params, "own.")}

@@ -42,8 +42,7 @@ def test_fedrep_trains_the_head_then_the_base():
 
 
 def test_fedbabus_heads_are_the_initial_one_until_fine_tuning():
-    fed = make_federation(SIZES)
-    algorithm = alg.FedBABU(**FAST)
+    fed, algorithm = make_federation(SIZES), alg.FedBABU(**FAST)
     start = algorithm.init(fed, 0)
     head = {n: t.clone() for n, t in start.local.items()}
     state, _ = play(algorithm, fed)
@@ -100,8 +99,7 @@ def test_fedghs_prototypes_and_head_by_hand():
 
 
 def test_fedcps_pieces_by_hand():
-    fed = make_federation(SIZES, model=MLP((6,)))
-    algorithm = alg.FedCP(**FAST)
+    fed, algorithm = make_federation(SIZES, model=MLP((6,))), alg.FedCP(**FAST)
     state, _ = play(algorithm, fed)
     params, ctx = client(fed, algorithm, state, 1)
     rows = params["own.weight"].sum(0)
@@ -120,8 +118,7 @@ def test_fedcps_pieces_by_hand():
 
 
 def test_fedcp_sends_the_mean_of_the_received_and_the_personal_head():
-    fed = make_federation(SIZES)
-    algorithm = alg.FedCP(**FAST)
+    fed, algorithm = make_federation(SIZES), alg.FedCP(**FAST)
     state, _ = play(algorithm, fed)
     before = {n: t.clone() for n, t in state.shared.items()}
     after, report = play_round(algorithm, fed, state, round=9, seed=0, cohort=2)
@@ -147,8 +144,7 @@ def test_discrepancy_against_a_plain_loop():
 
 
 def test_gpfls_contexts_and_steering_by_hand():
-    fed = make_federation(SIZES, model=MLP((6,)))
-    algorithm = alg.GPFL(**FAST)
+    fed, algorithm = make_federation(SIZES, model=MLP((6,))), alg.GPFL(**FAST)
     state, _ = play(algorithm, fed)
     params, ctx = client(fed, algorithm, state, 2)
     held = fed.train.y[fed.train.client(2)]
@@ -268,8 +264,7 @@ def test_what_others_can_borrow():
 
 
 def test_a_newcomer_gets_the_mean_logits_which_are_those_of_the_mean_bias():
-    fed = make_federation((12, 3, 9))
-    algorithm = alg.Personal()
+    fed, algorithm = make_federation((12, 3, 9)), alg.Personal()
     state = scatter(algorithm.init(fed, 0))
     h = fed.net.features(state.shared, fed.test.inputs(torch.arange(len(fed.test.y))))
     bias = sum(n / 24 * state.local["head.bias"][row] for row, n in enumerate((12, 3, 9)))
@@ -327,8 +322,7 @@ def test_the_cuts_of_the_paper():
 
 @pytest.mark.parametrize(("model", "cut"), [(LENET, 3), (LENET, 7), (MLP(hidden=(7, 5)), 3)])
 def test_a_newcomer_gets_the_global_part_on_the_mean_representation(model, cut):
-    fed = make_federation((12, 3, 9), model=model, shape=IMAGE)
-    algorithm = alg.LocalGlobal(cut=cut)
+    fed, algorithm = make_federation((12, 3, 9), model=model, shape=IMAGE), alg.LocalGlobal(cut=cut)
     state = scatter(algorithm.init(fed, 0), scale=0.2)
     x = fed.test.inputs(torch.arange(len(fed.test.y)))
     mean = 0

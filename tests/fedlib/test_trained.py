@@ -93,8 +93,7 @@ def test_a_module_is_traced_and_exported_for_any_number_of_examples(name, client
 def test_networks_of_every_kind_come_out(made):
     fed, algorithm = made(), alg.FedBN(**FAST)
     state, _ = play(algorithm, fed, rounds=1)
-    x = fed.test.inputs(torch.arange(6))
-    module = module_of(fed, algorithm, state, 2)
+    x, module = fed.test.inputs(torch.arange(6)), module_of(fed, algorithm, state, 2)
     assert not isinstance(module, Trained) and not module.training
     torch.testing.assert_close(module(x).softmax(-1), p_of(fed, algorithm, state, 2, x))
 

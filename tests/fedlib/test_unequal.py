@@ -84,8 +84,7 @@ def test_blocks_show_each_client_its_own_examples_and_no_others(sizes, block):
 
 
 def test_a_table_that_nobody_holds_anything_of_is_all_padding():
-    fed = make_federation((3, 2), side="angle")
-    out = torch.zeros(5, dtype=torch.int64)
+    fed, out = make_federation((3, 2), side="angle"), torch.zeros(5, dtype=torch.int64)
     train = replace(fed.train, side={**fed.train.side, OPTED_IN: out})
     nothing = replace(fed, train=train).train
     assert not len(nothing.flat) and nothing.sizes.tolist() == [0, 0]
@@ -112,8 +111,7 @@ def test_padding_stays_in_proportion_to_what_is_held(sizes, giants, most):
 
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_who_is_alone_is_trained_and_scored_as_in_company(batch_size, monkeypatch):
-    fed = make_federation((3, 40, 2, 0, 5))
-    found = []
+    fed, found = make_federation((3, 40, 2, 0, 5)), []
     for unequal in (64, 2):
         monkeypatch.setattr(costs, "UNEQUAL", unequal)
         algorithm = FedAvg(batch_size=batch_size, client=sgd(0.1), epochs=2)
@@ -156,8 +154,7 @@ def test_a_large_client_among_many_costs_what_all_hold(opt_out):
     data.add("unequal", (x, y, {"who": who}))
     task = Task("unequal", ByColumn("who"), MLP((2,)), LocalHoldout(0.3, 0.1), opt_out=opt_out)
     tracemalloc.start()
-    fed = task.build(0)
-    algorithm = FedAvg(batch_size=None)
+    fed, algorithm = task.build(0), FedAvg(batch_size=None)
     state, _ = play_round(algorithm, fed, algorithm.init(fed, 0), round=0, seed=0, cohort=1.0)
     evaluate(fed, algorithm, state, fed.test)
     _, peak = tracemalloc.get_traced_memory()
