@@ -82,20 +82,8 @@ def limit(method, other, leaves=plain, sizes=SIZES, cohort=2, atol=1e-6):
 ONCE = alg.FedAvg(**FAST)
 ALONE = {"sizes": (11,), "cohort": 1}
 LIMITS = {
-    "Ditto, the global model": limit(alg.Ditto(**FAST), ONCE, shared, cohort=3),
-    "APFL, the global model": limit(alg.APFL(adaptive=True, **FAST), ONCE, shared, cohort=3),
-    "FedEM, one component": limit(alg.FedEM(experts=1, **FAST), ONCE, only("experts."), cohort=3),
-    "FedProx, mu 0": limit(alg.FedProx(mu=0.0, **TWICE), alg.FedAvg(**TWICE)),
-    "MOON, mu 0": limit(alg.MOON(mu=0.0, **TWICE), alg.FedAvg(**TWICE)),
-    "FedGen, alpha 0": limit(alg.FedGen(alpha=0.0, **FEW, **TWICE), alg.FedAvg(**TWICE)),
-    "SCAFFOLD, alone": limit(alg.SCAFFOLD(**TWICE), alg.FedAvg(**TWICE), **ALONE),
-    "FedPer, alone": limit(alg.FedPer(**FAST), ONCE, **ALONE),
-    "LGFedAvg, alone": limit(alg.LGFedAvg(**FAST), ONCE, **ALONE),
-    "Personal, alone": limit(alg.Personal(**FAST), ONCE, **ALONE),
-    "LocalGlobal, alone": limit(alg.LocalGlobal(**FAST), ONCE, **ALONE),
-    "ClusteredFedMix, one expert": limit(
-        alg.ClusteredFedMix(experts=1, server=sgd(1.0), **FAST), ONCE, only("experts."), cohort=3
-    ),
+    code: eval(f"limit({code}, {other})", {**vars(alg), **globals()})
+    for code, other in GOLDEN["limits"].items()
 }
 for of in (ONCE, alg.FedProx(**FAST), alg.FedPer(**FAST)):
     method = alg.Private(of=of, clip=1e6, noise=0.0)

@@ -9,6 +9,7 @@ from conftest import LENET, make_federation, scatter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import MIXED, NINE, close, play
+from tables import GOLDEN
 
 from fedlib import algorithms as alg
 from fedlib.algorithms import FedAvg
@@ -193,21 +194,10 @@ def asked(algorithm, fed):
     return [found for table, found in computed if table is fed.train], held, chunks
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "chunks"),
-    [
-        (alg.FedRep(**FOUR), [4, 1, 1, 1, 1]),  # heads together, bases one by one
-        (alg.MOON(**FOUR), [1] * 4),
-        (alg.FedCP(**FOUR), [1] * 4),
-        (alg.FedPer(**FOUR), [1] * 4),
-        (alg.PMMoE(of=alg.LGFedAvg(), **FOUR), [1] * 4),
-        (alg.PMMoE(of=alg.FedPer(), **FOUR), [4]),
-        (alg.Newcomers(of=alg.FedMix(), **FOUR), [4]),
-    ],
-    ids=repr,
-)
-def test_each_phase_has_the_chunk_that_suits_what_it_trains(convolutional, algorithm, chunks):
-    assert asked(algorithm, convolutional)[2] == chunks
+@pytest.mark.parametrize("code", GOLDEN["chunks"])
+def test_each_phase_has_the_chunk_that_suits_what_it_trains(convolutional, code):
+    algorithm = eval(code, {**vars(alg), **globals()})
+    assert asked(algorithm, convolutional)[2] == GOLDEN["chunks"][code]
 
 
 def test_a_cohorts_weights_wait_in_memory_only_if_they_are_few(monkeypatch, convolutional):

@@ -13,8 +13,9 @@ from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
 from fedlib.engine import EarlyStop
 from fedlib.engine.costs import READERS, chunk_of
 from fedlib.engine.protocol import numbers_of
-from fedlib.models import MLP, Batch, BiLSTM, FastText, LeNet, Net, ResNet, fedmix_lenet5, widened
-from fedlib.models.families import MaxPool2d
+from fedlib.models import MLP, Batch, BiLSTM, FastText, LeNet, Net, ResNet, families
+from fedlib.models.families import fedmix_lenet5
+from fedlib.models.net import widened
 from fedlib.optim import adam, sgd
 
 COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
@@ -23,7 +24,7 @@ TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)
 
 @pytest.mark.parametrize("code", GOLDEN["parameters"])
 def test_g2_parameter_counts(code):
-    net = Net(*eval(code))
+    net = Net(*eval(code, {**vars(families), **globals()}))
     assert [net.parameters(), net.width] == GOLDEN["parameters"][code]
     assert sum(t.numel() for t in net.init(0).values()) == net.parameters()
 
@@ -223,7 +224,7 @@ def test_only_the_first_tokens_of_a_text_are_read():
 @pytest.mark.parametrize("shape", [(2, 3, 6, 8), (1, 16, 2, 2), (2, 1, 5, 4)])
 def test_pooling_without_a_gradient_gives_the_same_numbers(shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    pool = MaxPool2d(2)
+    pool = families.MaxPool2d(2)
     with torch.no_grad():
         quick = pool(x), pool(x.contiguous(memory_format=torch.channels_last))
     assert all(torch.equal(pool(x), each) for each in quick)

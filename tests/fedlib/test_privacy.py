@@ -12,18 +12,14 @@ from hypothesis import strategies as st
 from playing import SKEWED, equal
 from scipy.special import softmax
 from small import play
+from tables import GOLDEN
 
-from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, Local, Personal, PrunedFedMix
+from fedlib import algorithms
+from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, PrunedFedMix
 from fedlib.engine import State, play_round
 from fedlib.optim import Optimizer, adam, sgd
-from fedlib.privacy import NoisyFedMix, audit, total_variation
-from fedlib.privacy.labels import (
-    from_marginal,
-    from_rows,
-    from_rows_together,
-    from_update,
-    set_from_rows,
-)
+from fedlib.privacy import NoisyFedMix, audit, labels, total_variation
+from fedlib.privacy.labels import from_marginal, from_rows, from_rows_together, from_update
 from fedlib.runs import Experiment
 
 SIZES = (11, 4, 9)
@@ -165,27 +161,12 @@ def test_total_variation_by_hand():
     np.testing.assert_allclose(total_variation(q, q), 0)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "names"),
-    [
-        (FedAvg(), {BIAS, WEIGHTS}),
-        (Personal(), {WEIGHTS}),
-        (Local(), set()),
-        (FedMix(experts=2, personal_bias=True), ALL - {BIAS}),
-        (FedMix(experts=2, objective="likelihood"), {BIAS, WEIGHTS}),
-        (FedMix(experts=2, condition="angle"), {BIAS, WEIGHTS}),  # three angles, three classes
-        (FedMix(experts=2, client=Optimizer(rates=(("phi", 0.0),))), {BIAS, WEIGHTS, Q}),
-        (FedMix(experts=2, client=Optimizer(weight_decay=0.1)), ALL - {"label_set_from_phi"}),
-        (PrunedFedMix(), ALL),
-        (ClusteredFedMix(), {BIAS, WEIGHTS}),
-    ],
-    ids=lambda item: type(item).__name__ if not isinstance(item, set) else "",
-)
-def test_what_does_not_apply_is_left_out(algorithm, names):
+@pytest.mark.parametrize("code", GOLDEN["readings"])
+def test_what_does_not_apply_is_left_out(code):
     fed = make_federation(SIZES, side="angle")
     fed.train.side["angle"][:3] = torch.arange(3)
-    found, _, _ = audited(algorithm, fed)
-    assert set(found) == {"label_share", *names}
+    found, _, _ = audited(eval(code, {**vars(algorithms), **globals()}), fed)
+    assert set(found) == {"label_share", *eval(GOLDEN["readings"][code])}
     for name, shares_found in found.items():
         assert shares_found.shape == (3, fed.classes)
         if name != "label_set_from_phi":
@@ -216,7 +197,7 @@ UNIFORM = np.full((3, 2), 0.5)
 
 
 def test_two_clients_and_three_labels_by_hand():
-    assert set_from_rows(MOVED).tolist() == [[True, True, False], [True, False, True]]
+    assert labels.set_from_rows(MOVED).tolist() == [[True, True, False], [True, False, True]]
     # Client 0's labels have equal gaps: exact. Client 1: .2 and .8 x 2, of 1.8.
     expected = [[0.5, 0.5, 0], [0.2 / 1.8, 0, 1.6 / 1.8]]
     np.testing.assert_allclose(from_rows(MOVED, UNIFORM), expected, atol=1e-12)
@@ -286,7 +267,7 @@ def test_a_saturated_q_is_silent_and_never_wrong():
     np.testing.assert_array_equal(found["label_set_from_phi"][:, 1:] == 1, truth[:, 1:])
     assert np.isfinite(found["labels_from_phi"]).all()
     _, _, alone = audited(FedMix(experts=1))
-    assert not set_from_rows(alone.messages["phi"].numpy()).any()
+    assert not labels.set_from_rows(alone.messages["phi"].numpy()).any()
 
 
 def test_a_noisy_message_is_fedmix_message_but_for_phi():

@@ -10,6 +10,7 @@ from conftest import LENET, make_federation, parts_of, told_newcomers
 from playing import BATTERY, FAST, every, play, texts
 from small import AVG, MIX, TASK
 from small import play as trained
+from tables import GOLDEN
 from test_modules import foreign
 
 from fedlib import algorithms as alg
@@ -19,21 +20,6 @@ from fedlib.federation import Federation
 from fedlib.metrics import evaluation
 from fedlib.runs import evaluate, export, predict, run_with_state
 from fedlib.runs.atomic import StoreError
-
-# Whether a client, and all together, predict with the bare network.
-BARE = {
-    "FedAvg": (True, True),
-    "SCAFFOLD": (True, True),
-    "LastClient": (True, True),
-    "Local": (True, False),
-    "FedPer": (True, False),
-    "Ditto": (True, True),
-    "FedRoD": (False, True),
-    "FedMix": (False, False),
-    "DBE": (False, False),
-    "IFCA": (False, False),
-    "Mixture": (False, False),
-}
 
 
 def p_of(fed, algorithm, state, client, x):
@@ -62,7 +48,7 @@ def test_a_module_says_what_the_algorithm_predicts(algorithm):
         copied.load_state_dict(one.state_dict())
         assert torch.equal(copied(x).softmax(-1), said)
     kinds = tuple(not isinstance(module, Trained) for module in (one, together))
-    assert kinds == BARE.get(kind, kinds)
+    assert [*kinds] == GOLDEN["bare"].get(kind, [*kinds])
     assert all(leaf.requires_grad for leaf in one.parameters())
 
 

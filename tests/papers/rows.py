@@ -1,6 +1,10 @@
 """Tables of runs made by hand, as frames have them, and what claims of them come to."""
 
+import tomllib
+from pathlib import Path
+
 import pandas as pd
+import pytest
 
 from companion.claims import ELSEWHERE
 from papers.registry import SECTIONS
@@ -31,3 +35,9 @@ def verdicts(tested):
 def initials(tested):
     """Verdicts by their first letters: holds, does not, undecided, not tested; e: elsewhere."""
     return "".join("e" if v == ELSEWHERE else v[0] for v in verdicts(tested))
+
+
+def runs_of(room):
+    """Parametrise a test by the ``code`` of made runs and the initials of what claims come to."""
+    table = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text())[room]
+    return pytest.mark.parametrize(("code", "expected"), table.items())

@@ -1,6 +1,7 @@
 """`python -m papers`: commands hand on what they are told, wrong words are answered."""
 
 import re
+from unittest.mock import Mock
 
 import pytest
 
@@ -8,10 +9,8 @@ from fedlib.runs import StoreError
 from papers.__main__ import app, main
 from papers.registry import REGISTRY
 
-COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "blocks", "results", "report",
-            "tasks"]  # fmt: skip
-HOW = {"device": "auto", "workers": 1, "blocks": [], "plan": False}
-HOW |= {"address": None}
+COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "blocks", "results", "report", "tasks"]
+HOW = {"device": "auto", "workers": 1, "blocks": [], "plan": False, "address": None}
 
 
 def test_every_command_explains_itself(capsys):
@@ -22,16 +21,15 @@ def test_every_command_explains_itself(capsys):
     assert main([]) == 2  # as every tool that is asked nothing
 
 
+GIVEN = "campaign --section gates@2 --section long --block 2 --workers 4 --address auto"
+TOLD = HOW | {"workers": 4, "blocks": [2], "address": "auto"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "where", "asked", "how"),
     [
         ("notebooks --only 07", "companion.notebooks.refresh", ("07", 0), {}),
-        (
-            "campaign --section gates@2 --section long --block 2 --workers 4 --address auto",
-            "companion.plan.campaign",
-            (REGISTRY, "paper", ["gates@2", "long"]),
-            HOW | {"workers": 4, "blocks": [2], "address": "auto"},
-        ),
+        (GIVEN, "companion.plan.campaign", (REGISTRY, "paper", ["gates@2", "long"]), TOLD),
         ("results", "companion.results.main", (REGISTRY, "standard"), {}),
         ("report", "companion.scorecard.main", (REGISTRY,), {}),
     ],
@@ -63,9 +61,8 @@ def test_a_wrong_word_is_answered_by_the_nearest(capsys, arguments, said):
 
 def test_what_fails_is_one_line_and_what_is_a_defect_is_not_hidden(monkeypatch, capsys):
     for error, code in ((StoreError("full"), 1), (ValueError("bad"), 2)):
-        monkeypatch.setattr(
-            "companion.scorecard.main", lambda book, e=error: (_ for _ in ()).throw(e)
-        )
+        failing = Mock(side_effect=error)
+        monkeypatch.setattr("companion.scorecard.main", failing)
         assert main(["report"]) == code and capsys.readouterr().err == f"fedlib: {error}\n"
     monkeypatch.setattr("companion.scorecard.main", lambda book: 1 / 0)
     with pytest.raises(ZeroDivisionError):

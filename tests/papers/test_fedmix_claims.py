@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from rows import initials, logged
+from rows import initials, logged, runs_of
 
 from papers import fedmix as names
 from papers.fedmix import analysis, claims
@@ -111,20 +111,10 @@ OTHERS = {FEDAVG: (0.5, 1), BIASED: (0.505, 1), names.TWO: (0.4, 2), FEDMIX: (0.
 ALIKE = {FEDAVG: (0.5, 1), BIASED: (0.52, 1)}
 
 
-@pytest.mark.parametrize(
-    ("ends", "dataset", "expected"),
-    [
-        # .6 against .5 after 20 rounds, and against .7 of the wide network; K = 2 was not run; the
-        # bias changes nothing; 20 MB pay for 5 rounds of K = 4: .15; pruning has sent no more.
-        (SKEWED, "cifar10", "hdnddnhnh"),
-        (SKEWED, "digits", "hdnddnhnh"),
-        (OTHERS, "cifar100", "dhhddh"),
-        (OTHERS, "femnist", "hhh"),
-        (ALIKE, "femnist", "nnd"),  # two points
-    ],
-)
-def test_each_data_set_is_asked_its_own_claims(ends, dataset, expected, monkeypatch):
+@runs_of("communication")
+def test_each_data_set_is_asked_its_own_claims(code, expected, monkeypatch):
     """What the paper excepts, its first rounds, is not judged by what is said of the others."""
+    ends, dataset = eval(code)
     rows = logged(*(run(method, end, 1e6 * cost) for method, (end, cost) in ends.items()))
     early = initials(claims.communication_claims(rows, dataset))
     monkeypatch.setattr(claims, "PAPER_ROUNDS", 20)
@@ -202,22 +192,9 @@ def rotated(*last, q=0.99, seeds=3, **more):
     return logged(rows)
 
 
-@pytest.mark.parametrize(
-    ("dataset", "runs", "expected"),
-    [
-        (names.TURNED, rotated(0.8, 0.8, 0.83, 0.88), "hhhhhh"),
-        (names.TURNED_AND_SKEWED, rotated(0.8, 0.83, 0.86, 0.85), "hhhhhh"),
-        (names.TURNED_AND_SKEWED, rotated(0.8, 0.83, 0.86, 0.85, seeds=2), "nnnnnn"),
-        # The other way round.
-        (names.TURNED, rotated(0.9, 0.85, 0.8, 0.7, q=0.6), "dddddd"),
-        (names.TURNED_AND_SKEWED, rotated(0.9, 0.85, 0.8, 0.7, q=0.6), "dddddd"),
-        # An equality has two sides, and baselines alone leave the rest untested.
-        (names.TURNED, rotated(0.8, 0.82), "nnndnn"),
-        (names.TURNED, rotated(0.8, 0.78), "nnndnn"),
-    ],
-)
-def test_the_papers_figures_5_and_6_and_the_other_way_round(dataset, runs, expected):
-    assert initials(claims.rotated_claims(runs, dataset)) == expected
+@runs_of("rotated")
+def test_the_papers_figures_5_and_6_and_the_other_way_round(code, expected):
+    assert initials(claims.rotated_claims(*eval(code))) == expected
 
 
 # New clients.
@@ -237,20 +214,9 @@ def last(*accuracies):
     return logged(*(course(m, metric, 0.1, v) for m, v in known.items() for metric in metrics))
 
 
-@pytest.mark.parametrize(
-    ("dataset", "accuracies", "expected"),
-    [
-        # The runs are paired by seed and all differ by the same: intervals of no width.
-        ("cifar10", (0.6, 0.3, 0.2, 0.5, 0.7), "hhhhdhh"),
-        ("digits", (0.6, 0.3, 0.2, 0.5, 0.7), "hhhhdhh"),
-        ("femnist", (0.6, 0.3, 0.2, 0.5, 0.7), ""),
-        ("cifar10", (0.6, None, None, 0.7), "nnnnh"),
-        ("cifar100", (0.5, 0.505, None, 0.4), "hhh"),
-        ("cifar100", (0.5, 0.45, None, 0.48), "dhd"),
-    ],
-)
-def test_the_last_round_on_a_new_client_is_compared(dataset, accuracies, expected):
-    assert initials(claims.new_client_claims(last(*accuracies), dataset)) == expected
+@runs_of("newcomers")
+def test_the_last_round_on_a_new_client_is_compared(code, expected):
+    assert initials(claims.new_client_claims(*eval(code))) == expected
 
 
 def test_appendix_f_has_the_papers_numbers_beside_the_measured():
