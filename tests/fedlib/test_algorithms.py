@@ -35,12 +35,6 @@ def test_local_after_local_goes_on_and_leaves_the_first_stage_alone(fed):
     assert equal(first.local, kept)
 
 
-def test_a_first_stage_without_the_leaf_is_an_error(fed):
-    first, _ = play(alg.FedMix(experts=2), fed, rounds=1)
-    with pytest.raises(ValueError, match="the first stage has no leaf of Local"):
-        alg.Local().init(fed, 0, first)
-
-
 @refused("algorithms")
 def test_what_does_not_fit_together_is_an_error(code, message):
     """Each hyper-parameter alone is tried in test_values."""

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation
+from tables import refused
 
 from fedlib import data as datasets
+from fedlib import models, partition
 from fedlib.federation import OPTED_IN
-from fedlib.models import MLP, BiLSTM, LeNet
-from fedlib.partition import IID, Dirichlet, MatchedHoldout
+from fedlib.models import MLP, LeNet
+from fedlib.partition import IID, Dirichlet, MatchedHoldout, Partition
 from fedlib.tasks import Task, pick_device
 
 SIZES = (5, 2, 4)
@@ -80,9 +82,6 @@ HELD_OUT = MatchedHoldout(pool=300, validation=20, test=25)
 TASK = Task("digits", Dirichlet(15, 0.5, size=60), LeNet(channels=(3,), hidden=(8,)), HELD_OUT)
 
 
-NO_CUDA = pytest.mark.skipif("torch.cuda.is_available()", reason="there is a CUDA device")
-
-
 @pytest.fixture(scope="module")
 def fed():
     return TASK.build(3)
@@ -122,18 +121,11 @@ def test_the_division_is_what_build_holds(fed):
     assert (shares.max(1) > 0.25).any(), "the partition should be skewed"
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "message"),
-    [
-        pytest.param("cuda:0", ValueError, "device 'cuda:0' is not there", marks=NO_CUDA),
-        ("gpu", ValueError, "unknown device 'gpu'; allowed: auto, cpu, cuda"),
-        ("cdua", ValueError, "did you mean 'cuda'"),
-    ],
-)
-def test_a_device_that_is_not_there_is_an_error(name, error, message):
+@pytest.mark.skipif("torch.cuda.is_available()", reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_an_error():
     for ask in (pick_device, lambda device: TASK.build(0, device)):
-        with pytest.raises(error, match=message):
-            ask(name)
+        with pytest.raises(ValueError, match="device 'cuda:0' is not there"):
+            ask("cuda:0")
 
 
 def test_devices_that_are_there():
@@ -142,15 +134,12 @@ def test_devices_that_are_there():
     assert pick_device() == pick_device("auto")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"held_out": MatchedHoldout(300, 20, 400)}, "to mirror client . with size 400: .* needed"),
-        ({"model": LeNet(channels=(2, 2, 2))}, "does not fit images of 16x16 pixels"),
-        ({"model": BiLSTM()}, "is for texts, and an example here is of shape"),
-    ],
-    ids=range(3),
-)
-def test_impossible_tasks_are_errors(change, message):
+def rows(*labels):
+    """A partition with a row of examples per list of labels, and all labels."""
+    return Partition.from_lists(np.split(np.arange(4), [len(labels[0])])), np.concatenate(labels)
+
+
+@refused("tasks")
+def test_impossible_tasks_are_errors(code, message):
     with pytest.raises(ValueError, match=message):
-        replace(TASK, **change).build(0)
+        eval(code, {**vars(partition), **vars(models), **globals()})

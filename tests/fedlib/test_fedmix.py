@@ -43,9 +43,8 @@ def test_g4_as_many_experts_as_clients_with_one_hot_q_are_independent_models():
         only = make_federation((8, 8, 8))
         only.train = only.train.some(np.arange(only.clients), (only.ids == row) * 8)
         expected, _ = play_round(alone, only, own, round=0, seed=0, cohort=3)
-        for name, leaf in expected.shared.items():
-            got = after.shared[f"experts.{name}"][row]
-            torch.testing.assert_close(got, leaf, rtol=1e-4, atol=1e-6)
+        mine = select_prefix(after.shared, "experts.")
+        close(expected.shared, {n: t[row] for n, t in mine.items()})
 
 
 def test_an_expert_that_nobody_uses_stands_still_and_keeps_its_momentum(fed):
@@ -156,8 +155,6 @@ def test_q_conditioned_on_side_information():
     assert state.shared["phi"].shape == (2, 2) and state.shared["phi"].any()
     expected = (fed.train.side["angle"][:10] == 1).double().mean()
     assert float(fed.shares("angle")[0, 1]) == pytest.approx(float(expected))
-    with pytest.raises(ValueError, match="side information 'colour'; allowed: angle, label"):
-        FedMix(condition="colour").init(fed, 0)
 
 
 def test_gates_stay_with_their_client_or_are_averaged(fed):

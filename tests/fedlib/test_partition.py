@@ -224,8 +224,6 @@ def test_copies_of_the_data_are_held_out_with_mirrored_only():
     assert len(train) == 2 * len(set(train)) == 360 and not set(train) & set(validation)
     for part in division.parts.values():
         assert part.side["angle"].tolist() == [int(owner >= 6) for owner in part.owners]
-    with pytest.raises(ValueError, match="use MatchedHoldout with it, not LocalHoldout"):
-        divide(request, LocalHoldout(), TRAIN, TEST, CLASSES, 0)
 
 
 @pytest.mark.parametrize(
