@@ -44,14 +44,10 @@ def test_every_run_of_a_scale_is_planned_once(scale):
     assert all(place[stage] < i for e, i in place.items() for stage in e.before)
 
 
-def parts(plan):
-    """Return section, data set and seed of each stretch of a plan."""
-    return [k for k, _ in groupby(plan, lambda p: (p.section, p.dataset, p.experiment.seed))]
-
-
 def test_parts_come_in_the_order_in_which_they_are_asked_for():
     some = planned(REGISTRY, "standard", ["gates:fashion_mnist@2", "rotated", "gates"])
-    found = parts(some)
+    # Section, data set and seed of each stretch of the plan.
+    found = [k for k, _ in groupby(some, lambda p: (p.section, p.dataset, p.experiment.seed))]
     assert found[:2] == [("gates", "fashion_mnist", 0), ("gates", "fashion_mnist", 1)]
     rotated = [seed for name, _, seed in found if name == "rotated"]
     assert rotated == sorted(rotated) and rotated[-1] >= 2
@@ -149,8 +145,8 @@ def test_the_blocks_are_listed_with_what_is_done(monkeypatch, capsys):
 def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
     first = LABEL_SKEW.experiments("quick", "digits", FEDAVG)[0]
     few = [replace(first, rounds=2, seed=s, algorithm=FedAvg(batch_size=50)) for s in (0, 1)]
-    plan = [p for p in planned(REGISTRY, "quick", ["label_skew"])][:2]
-    plan = [replace(p, experiment=e) for p, e in zip(plan, few, strict=True)]
+    plan = zip(planned(REGISTRY, "quick", ["label_skew"]), few, strict=False)
+    plan = [replace(p, experiment=e) for p, e in plan]
     monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
     assert main(["campaign", "--plan", "--scale", "quick", "--device", "cpu"]) == 0
     said = capsys.readouterr().out
@@ -180,10 +176,9 @@ def test_a_campaign_that_ends_says_what_is_left(monkeypatch, capsys, stop, code)
 
     monkeypatch.setattr("companion.plan.train_missing", trained)
     try:
-        ended = main(["campaign", "--scale", "quick"])
+        assert main(["campaign", "--scale", "quick"]) == code
     except SystemExit as terminated:  # by a signal, and handed on
-        ended = terminated.code
-    assert ended == code
+        assert terminated.code == code
     said = capsys.readouterr().out
     assert "2 runs are left:\n  label_skew on digits, seed 1: 1 to run" in said
     assert "all runs are stored" not in said
@@ -196,8 +191,7 @@ def test_uncommitted_code_trains_nothing_that_is_to_be_kept(monkeypatch, capsys)
     monkeypatch.setattr("companion.plan.commit", lambda: "0123-dirty")
     for scale in ("standard", "paper"):
         assert main(["campaign", "--scale", scale]) == 2
-        said = capsys.readouterr().err
-        assert "0123-dirty" in said
+        assert "0123-dirty" in capsys.readouterr().err
         assert main(["campaign", "--plan", "--scale", scale]) == 0
     assert not trained
     main(["campaign", "--scale", "quick"])

@@ -48,10 +48,7 @@ def test_a_claim_says_whose_it_is_and_one_about_another_scale_is_not_judged():
 
 close = partial(pytest.approx, rel=1e-4)
 TOLD = [
-    (
-        ([12.0, 13.0, 14.0], 20, "<"),
-        {"measured": "13 [10.52, 15.48] (criterion: < 20)", "most": 20},
-    ),
+    (([12, 13.0, 14], 20, "<"), {"measured": "13 [10.52, 15.48] (criterion: < 20)", "most": 20}),
     (([2.0, 3.0, 4.0], 1), {"measured": "3.000 [0.516, 5.484] (criterion: > 1)", "least": 1}),
     (([0.98, 0.99, 1.0], 0.5), {"low": close(0.950224), "high": 1, "p": close(0.00178790)}),
     (({0: 0.0, 1: 0.02, 2: 0.04}, dict.fromkeys(range(3), 0.99)), {"low": close(-99.91515)}),
@@ -112,11 +109,10 @@ def test_a_call_is_close_where_its_interval_ends_within_half_its_width_of_it(sid
         assert (claim.verdict, claim.clear) == (verdict, clear)
 
 
-def seeds(claim):
-    return claims.shown(claims.table({"here": [claim]}))["seeds"].item()
-
-
 def test_what_seeds_would_decide_is_told_with_an_undecided_claim():
+    def seeds(claim):
+        return claims.shown(claims.table({"here": [claim]}))["seeds"].item()
+
     near = claims.judge(*SAID, {0: 0.52, 1: 0.54, 2: 0.53}, {0: 0.53, 1: 0.5, 2: 0.5})
     assert near.verdict == OPEN and 3 < near.needed < 30
     assert seeds(near) == f"3 ({near.needed} would decide)"
@@ -214,9 +210,8 @@ def test_every_stored_claim_is_what_its_numbers_by_seed_say():
 
 def inference_limits(values, least, most):
     bounds = [b for b in (least, most) if math.isfinite(b)]
-    for low in (0, -1):
-        if all(low <= v <= 1 for v in values) and all(low < b < 1 for b in bounds):
-            return low, 1
+    ranges = ((low, 1) for low in (0, -1) if all(low <= v <= 1 for v in values))
+    return next((of for of in ranges if all(of[0] < b < 1 for b in bounds)), None)
 
 
 def test_the_smallest_difference_is_found_four_times_in_five():
@@ -339,8 +334,7 @@ def execute(folders, number, rows):
         for where, claim, verdict in rows
     ]  # fmt: skip
     names = ["tested on", "claim", "place", "measured", "verdict", "seeds", "clear"]
-    table = pd.DataFrame(full, columns=names)
-    table.to_csv(folders[1] / f"{number}_claims.csv", index=False)
+    pd.DataFrame(full, columns=names).to_csv(folders[1] / f"{number}_claims.csv", index=False)
     return notebook
 
 

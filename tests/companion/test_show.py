@@ -121,8 +121,7 @@ def test_what_is_stored_in_part_is_compared_on_the_same_seeds_and_places(there, 
 
 
 def test_a_method_that_is_there_in_part_or_unknown_hides_nothing():
-    found = found_of({("New", 0.7): 0}, ("FedAvg", "Mixture", "New"))
-    assert [*left_of(found)] == EVERY
+    assert [*left_of(found_of({("New", 0.7): 0}, ("FedAvg", "Mixture", "New")))] == EVERY
     runs = LABEL_SKEW.runs("quick", "digits", [FEDMIX, "no such"])
     assert [run.method for run in runs] == [FEDMIX]
 
@@ -151,12 +150,11 @@ def test_explorers_redraw_and_say_what_went_wrong():
     still = box._repr_mimebundle_()["image/png"]  # what a page without a kernel shows
     assert b64decode(still).startswith(b"\x89PNG")
     status = box.children[1]
-    slider.value = 2
-    assert drawn == [1, 2] and status.value == ""
-    slider.value = 3
-    assert "ValueError" in status.value and "three is" in status.value
-    slider.value = 4
-    assert status.value == "" and drawn == [1, 2, 3, 4]
+    for value in (2, 3, 4):
+        slider.value = value
+        assert ("ValueError" in status.value) == ("three is" in status.value) == (value == 3)
+        assert (status.value == "") == (value != 3)
+    assert drawn == [1, 2, 3, 4]
     with pytest.raises(ZeroDivisionError):  # what cannot draw at all fails at once
         explorer(lambda n: 1 / n, n=w.IntSlider(0, 0, 5))
     assert watch(small(2)) is not None

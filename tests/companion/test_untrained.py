@@ -16,12 +16,7 @@ from fedlib import paths
 from fedlib.runs import Result
 from papers.adaptive.claims import writer_claims
 from papers.adaptive.experiments import ADAPTIVE_WRITERS
-from papers.fedmix.claims import (
-    divergence_claims,
-    joining_claims,
-    new_client_claims,
-    specialisation_claims,
-)
+from papers.fedmix import claims as mix
 from papers.fedmix.experiments import LABEL_SKEW, NEW_CLIENTS
 from papers.scaled import FEDAVG, MAJORITY, TUNED
 from papers.specialists.analysis import scores
@@ -42,9 +37,8 @@ def result(method, own=(0.1, 0.5), everywhere=(0.1, 0.4), kept=None):
 
 
 def test_a_run_that_is_no_better_than_none_is_untrained():
-    assert why_untrained(result(FEDAVG)) == ""
-    assert why_untrained(result(FEDAVG, kept=100)) == ""
-    assert why_untrained(result(FEDAVG, kept=0)) == KEPT
+    for kept, why in ((None, ""), (100, ""), (0, KEPT)):
+        assert why_untrained(result(FEDAVG, kept=kept)) == why
     assert why_untrained(result(FEDAVG, (0.5, 0.5), (0.1, 0.1))) == FIRST
     assert why_untrained(result(FEDAVG, (0.5, 0.4), (0.1, 0.2))) == ""
     # The majority class on own tests, and chance on ten classes.
@@ -106,13 +100,11 @@ def test_means_leave_out_places_at_which_somebody_did_not_train():
 
 
 JUDGED = {
-    "divergence": (LABEL_SKEW, lambda p, f: divergence_claims(f)),
-    "specialisation": (LABEL_SKEW, lambda p, f: specialisation_claims(f, p.setting.phi_rate)),
-    "appendix F": (NEW_CLIENTS, lambda p, f: new_client_claims(f, "appendix")),
-    "joining": (NEW_CLIENTS, lambda p, f: joining_claims(f, 10)),
-    "architectures": (
-        ARCHITECTURES, lambda p, f: architecture_claims(scores(f, p.setting.tested))
-    ),
+    "divergence": (LABEL_SKEW, lambda p, f: mix.divergence_claims(f)),
+    "specialisation": (LABEL_SKEW, lambda p, f: mix.specialisation_claims(f, p.setting.phi_rate)),
+    "appendix F": (NEW_CLIENTS, lambda p, f: mix.new_client_claims(f, "appendix")),
+    "joining": (NEW_CLIENTS, lambda p, f: mix.joining_claims(f, 10)),
+    "architectures": (ARCHITECTURES, lambda p, f: architecture_claims(scores(f, p.setting.tested))),
     "writers": (ADAPTIVE_WRITERS, lambda p, f: writer_claims(f)),
 }  # fmt: skip
 

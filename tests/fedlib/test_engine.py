@@ -130,9 +130,10 @@ def _stop_by_hand(fed, algorithm, leaves, i, plan, phase):
     return kept if phase.stop.keep == "best" else {n: v.detach() for n, v in w.items()}
 
 
-@pytest.mark.parametrize(
-    "algorithm", [FedAvg(), FedMix(experts=2), Local(), Personal(local=("head.b", "base.0.w"))]
-)
+EVALUATED = FedAvg(), FedMix(experts=2), Local(), Personal(local=("head.b", "base.0.w"))
+
+
+@pytest.mark.parametrize("algorithm", EVALUATED, ids=repr)
 def test_evaluation_equals_a_loop_over_clients(algorithm):
     fed = images((10, 10, 10))
     state = scatter(algorithm.init(fed, 0), scale=0.3)
@@ -158,8 +159,8 @@ def accuracy(fed, algorithm, params, ctx, table, row):
     for example in table.client(row):
         code = algorithm.encode(fed.net, params, table.inputs(example[None]))
         said = algorithm.predict(fed.net, params, ctx, code).logp[0]
-        hits.append(int(said.argmax() == table.y[example]))
-    return sum(hits) / len(hits) if hits else math.nan
+        hits.append(bool(said.argmax() == table.y[example]))
+    return np.mean(hits) if hits else math.nan
 
 
 @pytest.mark.parametrize("model", [LENET, None])

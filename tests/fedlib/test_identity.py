@@ -177,9 +177,8 @@ def test_a_known_set_with_other_examples_is_not_served(rounds, decoded):
 
 
 def test_an_interrupted_run_or_a_failure_of_other_data_is_set_aside(rounds, decoded):
-    store.RunFolder(AVG).write_record(
-        store.FAILURE, {"round": 1, "message": "no", "data": "a mirror, aaaaaaaaaaaa"}
-    )
+    said = {"round": 1, "message": "no", "data": "a mirror, aaaaaaaaaaaa"}
+    store.RunFolder(AVG).write_record(store.FAILURE, said)
     assert store.diverged(AVG) is None
     with pytest.warns(DamagedWarning, match=r"failure\.json is of digits aaaaaaaaaaaa"):
         play(AVG)

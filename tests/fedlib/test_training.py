@@ -33,18 +33,16 @@ class Named(Schedule):
 def test_a_schedule_is_the_rate_of_its_round(schedule, side):
     """At the client and at the server: as if every round had a rate of its own."""
     fed, states = make_federation(SIZES), {}
-    for how in ("schedule", "by hand"):
-        algorithm = FedAvg(batch_size=4)
+    rate, algorithm = {"client": 0.2, "server": 1.0}[side], FedAvg(batch_size=4)
+    for by_hand in (False, True):
         state = algorithm.init(fed, 0)
         for t in range(5):
-            rate = {"client": 0.2, "server": 1.0}[side]
-            told = sgd(rate * schedule.at(t)) if how == "by hand" else sgd(rate)
-            if how == "schedule":
-                told = replace(told, schedule=schedule)
+            fixed = sgd(rate * schedule.at(t))
+            told = fixed if by_hand else replace(sgd(rate), schedule=schedule)
             now = replace(algorithm, **{side: told})
             state, _ = play_round(now, fed, state, round=t, seed=0, cohort=3)
-        states[how] = state.shared
-    assert equal(states["schedule"], states["by hand"])
+        states[by_hand] = state.shared
+    assert equal(states[False], states[True])
 
 
 @pytest.mark.parametrize("chunk", [1, 2])
@@ -100,8 +98,7 @@ def test_a_projection_follows_every_step(chunk):
 def test_steps_can_be_repeated_on_a_batch():
     fed = make_federation((5,), model=Linear(), shape=(4, 4, 2))
     algorithm = Projected(batch_size=None, client=sgd(0.1))
-    object.__setattr__(algorithm, "repeat", 3)
-    object.__setattr__(algorithm, "box", 100.0)
+    vars(algorithm).update(repeat=3, box=100.0)
     state = algorithm.init(fed, 0)
     w = arrays(state.shared)
     for _ in range(3):

@@ -46,18 +46,14 @@ def fields_of(cls):
 
 FIELDS = {name: fields_of(cls) for name, cls in KINDS.items()}
 MADE = {type(base).__name__: base for base in map(_code, BASES.split(";"))}
-SAMPLES = {
-    name: (
-        MADE[name] if name in MADE else KINDS[name](),
-        {field: _code(row["other"]) for field, row in rows.items() if row["other"]},
-    )
+OTHERS = {
+    name: {field: _code(row["other"]) for field, row in rows.items() if row["other"]}
     for name, rows in FIELDS.items()
 }
-EVERY = [
-    dataclasses.replace(base, **{name: other}) if name else base
-    for base, others in SAMPLES.values()
-    for name, other in [("", None), *others.items()]
-]
+SAMPLES = {n: (MADE[n] if n in MADE else KINDS[n](), others) for n, others in OTHERS.items()}
+EVERY = [base for base, _ in SAMPLES.values()]
+for base, others in SAMPLES.values():
+    EVERY += [dataclasses.replace(base, **{name: other}) for name, other in others.items()]
 
 
 def all_changed(base, others):
@@ -172,11 +168,8 @@ def test_what_is_no_value_is_an_error_that_names_the_part(code, message):
     assert unknown or len(str(error.value)) < 300, "an error shows the beginning of what was given"
 
 
-REFUSED = [
-    (row["kind"], row["field"], refused)
-    for row in ROWS
-    for refused in filter(None, row["refused"].split(" | "))
-]
+EACH = [(r["kind"], r["field"], r["refused"].split(" | ")) for r in ROWS if r["refused"]]
+REFUSED = [(kind, field, code) for kind, field, codes in EACH for code in codes]
 
 
 @pytest.mark.parametrize(("kind", "field", "refused"), REFUSED)

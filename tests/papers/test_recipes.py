@@ -20,9 +20,8 @@ from papers.fedmix import FEDAVG, FEDMIX, experiments, with_experts, with_prunin
 from papers.fedmix.experiments import ABLATION, COMMUNICATION, LABEL_SKEW, NEW_CLIENTS
 
 EVERY = [(section, scale, dataset) for scale in SCALES for section, dataset in settings_of(scale)]
-each_setting = pytest.mark.parametrize(
-    ("section", "scale", "dataset"), EVERY, ids=[f"{s.name}-{b}-{d}" for s, b, d in EVERY]
-)
+NAMES = [f"{section.name}-{scale}-{dataset}" for section, scale, dataset in EVERY]
+each_setting = pytest.mark.parametrize(("section", "scale", "dataset"), EVERY, ids=NAMES)
 
 
 def setting_of(scale, dataset, section=LABEL_SKEW):
@@ -59,10 +58,9 @@ def test_rounds_and_seeds_can_be_chosen(section, scale, dataset):
         whole = section.experiments(scale, dataset, run)
         assert [e.seed for e in made] == [0, 1, 2, 3, 4]
         for cut, full in zip(made, whole, strict=False):
-            assert cut.rounds == (7 if full.rounds == setting.rounds else full.rounds)
-            while full.after is not None:
-                cut, full = cut.after, full.after
+            while full is not None:
                 assert cut.rounds == (7 if full.rounds == setting.rounds else full.rounds)
+                cut, full = cut.after, full.after
 
 
 def taken_apart(section, scale, dataset):
@@ -71,8 +69,7 @@ def taken_apart(section, scale, dataset):
 
 def test_table_2_is_whole_with_the_most_clusters_explored_and_not():
     table = taken_apart(ADAPTIVE, "standard", "cifar10")
-    most = table[table["J"] == 6]
-    ends = most
+    ends = table[table["J"] == 6]
     for method in (BEST, MOE, ALL_EQUAL):
         found = {*ends.loc[ends["method"] == method, ["p", "eps"]].itertuples(False, None)}
         assert found == {(p, eps) for p in (0.2, 0.4, 0.6, 0.8, 1.0) for eps in (0.0, 0.33)}
@@ -127,13 +124,9 @@ def of_each(section, scale, dataset):
 def test_variants_differ_from_fedmix_by_one_option(scale, dataset):
     variants = experiments.methods(LABEL_SKEW.settings(scale)[dataset])
     plain, average = variants[FEDMIX], variants[FEDAVG]
-    changes = {
-        names.ENSEMBLE: {"objective": "entropy"},
-        names.UNREGULARISED: {"marginal_entropy": 0.0},
-        names.ORIGINAL: {"objective": "likelihood"},
-    }
-    for name, change in changes.items():
-        assert variants[name] == replace(plain, **change)
+    assert variants[names.ENSEMBLE] == replace(plain, objective="entropy")
+    assert variants[names.UNREGULARISED] == replace(plain, marginal_entropy=0.0)
+    assert variants[names.ORIGINAL] == replace(plain, objective="likelihood")
     assert type(average) is FedAvg and type(plain) is FedMix
     for field in ("client", "epochs", "batch_size"):
         assert getattr(average, field) == getattr(plain, field)
