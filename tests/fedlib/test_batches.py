@@ -8,7 +8,7 @@ import torch
 from conftest import LENET, make_federation, scatter
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playing import MIXED, NINE, close, play
+from playing import MIXED, NINE, close, equal, play
 from tables import GOLDEN
 
 from fedlib import algorithms as alg
@@ -260,6 +260,5 @@ def test_a_batch_passes_through_vmap_with_all_that_belongs_to_it():
     other = torch.func.vmap(lambda one: one.map(lambda t: t + 1))(batch)
     assert other.x is None and torch.equal(other.y, y + 1) and torch.equal(other.noise, noise + 1)
     for name, group in groups.items():
-        got = getattr(other, name)
-        assert got.keys() == group.keys() and all(torch.equal(got[n], group[n] + 1) for n in group)
+        assert equal(getattr(other, name), {n: t + 1 for n, t in group.items()})
     assert batch["weight"] is batch.weight and batch.map(lambda t: t[0]).y.tolist() == [0, 1, 2]

@@ -1,8 +1,6 @@
 """Datasets: where they are looked for, how they are cached, and what is said when they fail."""
 
-import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +10,7 @@ from datafiles import TEST, TRAIN, cells, encoded, entry_of, folders, noise, wri
 from tables import refused
 
 from fedlib import data as datasets
-from fedlib.data import DatasetError, cache, parquet
+from fedlib.data import DatasetError, parquet
 from fedlib.data.records import RECORDS
 
 
@@ -90,15 +88,6 @@ def test_a_damaged_cache_is_rebuilt(mnist, places, name, damage):
     data = datasets.load("mnist_sample")
     assert (data.fingerprint, data.mean) == (before.fingerprint, before.mean)
     assert np.array_equal(data.train.features, mnist[:20])
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_an_error_that_names_the_place(mnist, places, monkeypatch):
-    save = cache._save
-    monkeypatch.setattr(cache, "_save", lambda path, values: save(Path("/dev/full"), values))
-    with pytest.raises(DatasetError, match=r"cannot write decoded data to .*FEDLIB_CACHE"):
-        datasets.load("mnist_sample")
-    assert not folders(places)
 
 
 COLOUR = encoded(noise(1, (28, 28, 3))[0])

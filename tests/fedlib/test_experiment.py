@@ -84,16 +84,12 @@ def test_the_last_scores_are_those_of_the_final_state():
     result, state = run_with_state(MIX, device="cpu", progress=False)
     fed, algorithm = TASK.build(MIX.seed, "cpu"), MIX.algorithm
     total = evaluate_global(fed, algorithm, state)
-    expected = {
-        "test_accuracy": evaluate(fed, algorithm, state, fed.test).accuracy.tolist(),
-        "global_accuracy": [total],
-        "everywhere_accuracy": evaluate_everywhere(fed, algorithm, state).tolist(),
-    }
-    for metric, values in expected.items():
+    expected = {"everywhere_accuracy": evaluate_everywhere(fed, algorithm, state).tolist()}
+    expected["test_accuracy"] = evaluate(fed, algorithm, state, fed.test).accuracy.tolist()
+    for metric, values in (expected | {"global_accuracy": [total]}).items():
         logged = result.select(metric).to_pandas()
         assert logged[logged["round"] == 5]["value"].tolist() == values
-    mine = sum(t.numel() * t.element_size() for t in state.shared.values())
-    mine += sum(t[0].numel() * t.element_size() for t in state.local.values())
+    mine = sum(t.nbytes for t in (*state.shared.values(), *(t[0] for t in state.local.values())))
     assert result.provenance["client_mib"] == pytest.approx(mine / 2**20, abs=1e-4)
 
 
@@ -108,7 +104,7 @@ def test_a_second_stage_starts_where_the_first_ended_and_leaves_it_alone(rounds)
     result = play(tuned)
     assert rounds.played == AVG.rounds + tuned.rounds
     first, home = find(AVG), store.folder(AVG)
-    bytes_of_first = {p.name: p.read_bytes() for p in home.iterdir()}
+    kept = {p.name: p.read_bytes() for p in home.iterdir()}
     for metric in ("test_accuracy", "test_nll"):
         end, begin = first.select(metric).to_pandas(), result.select(metric).to_pandas()
         end, begin = end[end["round"] == AVG.rounds], begin[begin["round"] == 0]
@@ -117,7 +113,7 @@ def test_a_second_stage_starts_where_the_first_ended_and_leaves_it_alone(rounds)
     other = Experiment(TASK, Local(batch_size=6), 1, cohort=6, after=AVG)
     play(other)
     assert rounds.played == AVG.rounds + tuned.rounds + 1
-    assert bytes_of_first == {p.name: p.read_bytes() for p in home.iterdir()}
+    assert kept == {p.name: p.read_bytes() for p in home.iterdir()}
     assert tuned.key != other.key != Experiment(TASK, Local(batch_size=6), 1, cohort=6).key
 
 

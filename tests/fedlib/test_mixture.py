@@ -11,7 +11,7 @@ from playing import SKEWED, play
 from fedlib.algorithms import FedAvg, LastClient, Local, Mixture
 from fedlib.engine import State, play_round
 from fedlib.federation import OPTED_IN
-from fedlib.models import MLP, Batch, LeNet, Net
+from fedlib.models import MLP, Batch, LeNet, Net, select_prefix
 from fedlib.optim import adam
 from fedlib.runs import Experiment, run_with_state
 
@@ -29,7 +29,7 @@ def probabilities(fed, algorithm, state, row, x):
     own, _ = parts_of(fed, algorithm, state, row)
 
     def net(prefix, module):
-        return module({n[len(prefix) :]: t for n, t in own.items() if n.startswith(prefix)}, x)
+        return module(select_prefix(own, prefix), x)
 
     generalist = "copy." if algorithm.train_global else "global."
     gate = torch.sigmoid(net("gate.", fed.net.like(algorithm.gate, 1)))[:, 0]

@@ -22,14 +22,11 @@ from fedlib.tasks import Task
 SIZES = (12, 3, 9)
 
 
+MIXES = {"": {}, ", bias": {"personal_bias": True}, ", averaged": {"gates": "averaged"}}
 FEDERATIONS = {
-    "FedAvg": alg.FedAvg(batch_size=4),
-    "Personal": alg.Personal(batch_size=4),
+    **{of.__name__: of(batch_size=4) for of in (alg.FedAvg, alg.Personal, alg.LocalGlobal)},
+    **{f"FedMix{n}": alg.FedMix(experts=2, batch_size=4, **how) for n, how in MIXES.items()},
     "Personal, head": alg.Personal(local=("head.",), batch_size=4),
-    "LocalGlobal": alg.LocalGlobal(batch_size=4),
-    "FedMix": alg.FedMix(experts=2, batch_size=4),
-    "FedMix, bias": alg.FedMix(experts=2, personal_bias=True, batch_size=4),
-    "FedMix, averaged": alg.FedMix(experts=2, gates="averaged", batch_size=4),
 }
 each_federation = pytest.mark.parametrize("of", FEDERATIONS.values(), ids=FEDERATIONS)
 
@@ -46,10 +43,10 @@ def test_newcomers_train_what_is_local_and_send_nothing(of):
     state, report = play(algorithm, joined, 2, first=first)
     assert not report.messages and not report.weights and int(report.upload.sum()) == 0
     assert equal(state.shared, kept.shared) and equal(first.local, kept.local)
-    for name, leaf in kept.local.items():
-        assert state.local[name].shape == (2, *leaf.shape[1:])
-        assert not torch.equal(state.local[name], start[name])
-        assert not torch.equal(state.local[name][0], state.local[name][1])
+    for name, leaf in state.local.items():
+        assert leaf.shape == (2, *kept.local[name].shape[1:])
+        assert not torch.equal(leaf, start[name]) and not torch.equal(*leaf)
+    assert state.local.keys() == kept.local.keys()
 
 
 @pytest.mark.parametrize(
@@ -89,8 +86,7 @@ def test_fedmix_marginalises_the_gates_of_all_clients(personal_bias):
     for k in range(2):
         w = {n: t[k] for n, t in select_prefix(state.shared, "experts.").items()}
         if personal_bias:
-            bias = sum(p * b for p, b in zip(share, state.local["bias"], strict=True))
-            w["head.bias"] = bias
+            w["head.bias"] = sum(p * b for p, b in zip(share, state.local["bias"], strict=True))
         total = total + gate[:, k : k + 1] * fed.net(w, x).softmax(-1)
     told = told_newcomers(algorithm, fed, state)
     torch.testing.assert_close(told.exp(), total, rtol=1e-4, atol=1e-5)
@@ -193,8 +189,7 @@ def test_the_evidence_of_a_code_of_one_number_is_the_integral():
     prior = -0.5 * grid[:, 0] ** 2 - 0.5 * math.log(2 * math.pi)
     exact = (said + prior).logsumexp(0) + math.log(16 / 4000)
     noise = torch.randn(20_000, 1, generator=torch.Generator().manual_seed(0))
-    got = evidence(leaves, x, noise[:3000])[0]
-    assert float(got) == pytest.approx(float(exact), abs=0.02)
+    assert float(evidence(leaves, x, noise[:3000])[0]) == pytest.approx(float(exact), abs=0.02)
 
 
 def test_only_the_auto_encoders_move_and_only_they_are_counted():

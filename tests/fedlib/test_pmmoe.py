@@ -176,11 +176,8 @@ def test_what_experts_are_worth_and_how_their_errors_go_together(of):
     pool = select_prefix(same.shared, POOL)
     alike = {f"{POOL}{n}": t[:1].expand_as(t).clone() for n, t in pool.items()}
     agreed = algorithm.observe(fed, State({**same.shared, **alike}, same.local))
-    spread = agreed["error_spread"][:, 0]
-    worth = agreed["expert_accuracy"][:, 0]
-    for i in range(3):
-        expected = 3.0 if 0 < worth[i] < 1 else 1.0
-        assert float(spread[i]) == pytest.approx(expected)
+    spread, worth = agreed["error_spread"][:, 0], agreed["expert_accuracy"][:, 0]
+    assert spread.tolist() == pytest.approx([3.0 if 0 < share < 1 else 1.0 for share in worth])
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -201,10 +198,10 @@ def test_after_fedbabu_the_servers_base_or_the_own_one_is_used(own):
 
 def test_a_gate_sees_raw_images_below_bases_and_features_elsewhere():
     fed, first = finished(alg.LGFedAvg(batch_size=4))
-    state = alg.PMMoE(of=alg.LGFedAvg()).init(fed, 0, first)
+    algorithm = alg.PMMoE(of=alg.LGFedAvg())
+    state = algorithm.init(fed, 0, first)
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 144)
-    params, ctx = client(fed, alg.PMMoE(of=alg.LGFedAvg()), state, 0)
-    assert not alg.PMMoE(of=alg.LGFedAvg()).precompute(fed.net, params, ctx, one(fed, 0)).replace
+    assert not algorithm.precompute(fed.net, *client(fed, algorithm, state, 0), one(fed, 0)).replace
     fed, first = finished(alg.FedPer(batch_size=4))
     state = alg.PMMoE(of=alg.FedPer()).init(fed, 0, first)
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 7)
@@ -245,8 +242,6 @@ def test_a_one_hot_gate_is_its_base(side):
 def test_a_gate_that_trusts_the_global_base_only_is_fedavg():
     fed = make_federation(SIZES)
     algorithm, plain = alg.FedSynMoE(**SPLIT), alg.FedAvg(**SPLIT)
-    state, expected = trusting(algorithm.init(fed, 0), [0] * 3), plain.init(fed, 0)
-    for t in range(3):
-        state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
-        expected, _ = play_round(plain, fed, expected, round=t, seed=0, cohort=2)
-    close(expected.shared, state.shared)
+    begun = trusting(algorithm.init(fed, 0), [0] * 3)
+    ours, theirs = play(algorithm, fed, cohort=2, state=begun), play(plain, fed, cohort=2)
+    close(theirs[0].shared, ours[0].shared)

@@ -184,10 +184,10 @@ def test_a_cluster_trains_elsewhere_and_its_files_come_back(ray, monkeypatch):
     assert bits(MIX) == here
 
 
-@pytest.mark.parametrize(
-    ("asked", "gpus", "device"),
-    [("auto", 1, "cuda"), ("auto", 0, "cpu"), ("cuda:3", 4, "cuda"), ("cpu", 4, "cpu")],
-)
+DEVICES = [("auto", 1, "cuda"), ("auto", 0, "cpu"), ("cuda:3", 4, "cuda"), ("cpu", 4, "cpu")]
+
+
+@pytest.mark.parametrize(("asked", "gpus", "device"), DEVICES)
 def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(ray, monkeypatch, asked, gpus, device):
     given, train = [], cluster.train_here
     ray.cluster_resources.return_value = {"CPU": 8.0, "GPU": float(gpus)}
