@@ -156,11 +156,9 @@ class Unpicklable(Exception):
 
 @pytest.mark.parametrize(
     ("raised", "expected"),
-    [
-        (lambda i: TrainingDiverged(f"client {i}", [i]), TrainingDiverged),
-        (lambda i: Unpicklable(f"client {i}", i), RuntimeError),
-    ],
-)
+    [(lambda i: TrainingDiverged(f"client {i}", [i]), TrainingDiverged),
+     (lambda i: Unpicklable(f"client {i}", i), RuntimeError)],
+)  # fmt: skip
 def test_the_first_error_comes_as_from_a_loop(forks, raised, expected):
     """From whatever process, with its traceback, after what was begun before it."""
     here, seen = os.getpid(), []
@@ -250,17 +248,11 @@ def there(pid):
 def test_tensors_of_every_kind_come_back_as_they_are(forks):
     images = torch.arange(48.0).view(2, 2, 3, 4).to(memory_format=torch.channels_last)
     every = [
-        images,
-        torch.ones(3, 4).mT[1:],
-        torch.arange(6.0).to(torch.bfloat16),
-        torch.tensor([True, False]),
-        torch.tensor([1 + 2j]).conj(),
-        torch.tensor(2.5, requires_grad=True) * 2,
-        torch.nn.Parameter(torch.ones(2)),
-        torch.zeros(0, 3),
-        torch.ones(1, 3).expand(4, 3),
+        images, torch.ones(3, 4).mT[1:], torch.arange(6.0).to(torch.bfloat16), torch.zeros(0, 3),
+        torch.tensor([True, False]), torch.tensor([1 + 2j]).conj(), torch.ones(1, 3).expand(4, 3),
+        torch.tensor(2.5, requires_grad=True) * 2, torch.nn.Parameter(torch.ones(2)),
         torch.eye(3).to_sparse(),
-    ]
+    ]  # fmt: skip
     here = os.getpid()
 
     def work(i):

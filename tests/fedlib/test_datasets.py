@@ -26,16 +26,15 @@ def mnist(places):
 
 def test_digits():
     data = datasets.load("digits")
-    assert (len(data.train), len(data.test)) == (1437, 360)
-    assert data.train.features.dtype == np.uint8 and data.train.labels.dtype == np.int64
-    assert data.train.features.max() == 255 and data.train.features.min() == 0
-    assert not data.train.features.flags.writeable and data.shape == (16, 16, 1)
+    x = data.train.features
+    assert (len(data.train), len(data.test), data.shape) == (1437, 360, (16, 16, 1))
+    assert x.dtype == np.uint8 and data.train.labels.dtype == np.int64
+    assert x.max() == 255 and x.min() == 0 and not x.flags.writeable
     assert data.fingerprint.startswith("3c274b76a9ca56bb")  # the same bytes everywhere
     both = [np.bincount(part.labels) / len(part) for part in (data.train, data.test)]
     assert np.abs(both[0] - both[1]).max() < 1 / 360
-    scaled = data.train.features / 255
-    assert scaled.mean() == pytest.approx(data.mean[0], abs=1e-4)
-    assert scaled.std() == pytest.approx(data.std[0], abs=1e-4)
+    look = (x / 255).mean(), (x / 255).std()
+    assert look == pytest.approx((*data.mean, *data.std), abs=1e-4)
     said = "1,437 train, 360 test, 16x16x1, 10 classes, embedded in scikit-learn"
     assert repr(data) == f"Dataset(digits: {said})"
 

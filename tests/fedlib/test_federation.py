@@ -24,10 +24,9 @@ def opting(fed, flag):
 
 
 def test_rows_by_id_undo_a_permutation():
-    fed, order = make_federation(SIZES), np.array([2, 0, 1])
-    moved = fed.permuted(order)
-    assert fed.by_id.tolist() == [0, 1, 2]
-    assert moved.ids[moved.by_id].tolist() == [0, 1, 2]
+    fed = make_federation(SIZES)
+    moved = fed.permuted(np.array([2, 0, 1]))
+    assert fed.by_id.tolist() == moved.ids[moved.by_id].tolist() == [0, 1, 2]
     assert torch.equal(moved.train.some(moved.by_id.numpy()).flat, fed.train.flat)
 
 
@@ -52,11 +51,6 @@ def test_a_changed_copy_forgets_what_was_counted():
     assert other.participating_view() is not inside
 
 
-def held_by_all(table):
-    """The labels that clients hold, whatever a table calls the examples."""
-    return table.y[table.flat]
-
-
 def both(fed):
     """The indices, sizes and members of a federation and of what its clients have at home."""
     views = fed, fed.full_view()
@@ -74,7 +68,7 @@ def test_a_changed_federation_hides_the_same():
     again = replace(fed.full_view().permuted(order), everything=False)
     assert moved.participating_view().members.tolist() == again.members.tolist()
     for one, other in ((moved, again), (moved.full_view(), again.full_view())):
-        assert torch.equal(held_by_all(one.train), held_by_all(other.train))
+        assert torch.equal(*(f.train.y[f.train.flat] for f in (one, other)))
     assert fed.full_view().pooled().train.flat.tolist() == fed.pooled().train.flat.tolist()
 
 

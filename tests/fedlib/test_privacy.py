@@ -156,9 +156,8 @@ def test_differences_below_the_resolution_are_rounding():
 
 def test_total_variation_by_hand():
     p, q = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]), np.array([[0.2, 0.5, 0.3], [0.0, 0.0, 1]])
-    np.testing.assert_allclose(total_variation(p, q), [0.3, 1.0])
-    np.testing.assert_allclose(total_variation(q, p), [0.3, 1.0])
-    np.testing.assert_allclose(total_variation(q, q), 0)
+    for pair, expected in (((p, q), [0.3, 1.0]), ((q, p), [0.3, 1.0]), ((q, q), [0.0, 0.0])):
+        np.testing.assert_allclose(total_variation(*pair), expected)
 
 
 @pytest.mark.parametrize("code", GOLDEN["readings"])

@@ -116,13 +116,9 @@ def checkout(tmp_path, monkeypatch):
     for name in ("fedlib/code.py", "results/some.parquet"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("1")
-
-    def git(*words):
-        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
-
-    for words in (("init",), ("add", "."), ("commit", "-m", "one")):
-        git(*words)
+    git = "git -c user.name=a -c user.email=a@b -c commit.gpgsign=false"
+    for words in ("init", "add .", "commit -m one"):
+        subprocess.run(f"{git} {words}".split(), cwd=tmp_path, check=True, capture_output=True)
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     return tmp_path
 
