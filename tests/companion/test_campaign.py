@@ -159,11 +159,11 @@ def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
     assert "0 of them to be trained" in capsys.readouterr().out
 
 
+STOPS = [(KeyboardInterrupt("stopped"), 130), (SystemExit(143), 143), (SweepFailed("no"), 1)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stop", "code"),
-    [(KeyboardInterrupt("stopped"), 130), (SystemExit(143), 143), (SweepFailed("no"), 1)],
-)
+@pytest.mark.parametrize(("stop", "code"), STOPS)
 def test_a_campaign_that_ends_says_what_is_left(monkeypatch, capsys, stop, code):
     first = planned(REGISTRY, "quick", ["label_skew"])[0]
     runs = (replace(first.experiment, rounds=1, seed=seed) for seed in (0, 1, 2))

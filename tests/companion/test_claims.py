@@ -65,9 +65,10 @@ def test_a_claim_tells_what_its_sides_come_to(sides, told):
     assert {n: getattr(claim, n) for n in told} == told
 
 
-@pytest.mark.parametrize(
-    ("above", "verdict"), [(0, ELSEWHERE), (0.0049, ELSEWHERE), (0.0051, HOLDS)]
-)
+FLOORS = {0: ELSEWHERE, 0.0049: ELSEWHERE, 0.0051: HOLDS}
+
+
+@pytest.mark.parametrize(("above", "verdict"), FLOORS.items())
 def test_what_every_run_has_by_the_floor_alone_does_not_hold(above, verdict):
     floor = {0: 0.4, 1: 0.5, 2: 0.6}
     a, b = ({s: v + above for s, v in floor.items()}, {s: v - 0.1 for s, v in floor.items()})

@@ -44,15 +44,15 @@ def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, aske
     assert heard == [(asked, how)] and code == (3 if command == "results" else 0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("figurs", "No such command 'figurs'. Did you mean .*'figures'"),
-        ("campaign --scale quik", "unknown scale 'quik'; .*did you mean 'quick'"),
-        ("campaign --section gate", "unknown section 'gate'; .*did you mean 'gates'"),
-        ("tasks 000/cifar10 --set a", "not the code of a value"),
-    ],
-)
+WRONG = {
+    "figurs": "No such command 'figurs'. Did you mean .*'figures'",
+    "campaign --scale quik": "unknown scale 'quik'; .*did you mean 'quick'",
+    "campaign --section gate": "unknown section 'gate'; .*did you mean 'gates'",
+    "tasks 000/cifar10 --set a": "not the code of a value",
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG.items())
 def test_a_wrong_word_is_answered_by_the_nearest(capsys, arguments, said):
     assert main(arguments.split()) == 2
     error = capsys.readouterr().err

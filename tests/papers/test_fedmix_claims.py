@@ -58,11 +58,9 @@ def test_specialisation_claims_read_the_right_rows():
     assert initials(claims.specialisation_claims(logged(without), 0.05)) == found[:-1]
 
 
-@pytest.mark.parametrize(
-    ("early", "fedavg", "fedmix", "expected"), [(3.9, 4.0, 3.0, "hh"), (4.0, 4.0, 4.0, "du")]
-)
-def test_divergence_claims(early, fedavg, fedmix, expected):
-    cells = product(range(3), range(1, 101), ((FEDAVG, fedavg), (FEDMIX, fedmix)))
+@pytest.mark.parametrize(("early", "fedmix", "expected"), [(3.9, 3.0, "hh"), (4.0, 4.0, "du")])
+def test_divergence_claims(early, fedmix, expected):
+    cells = product(range(3), range(1, 101), ((FEDAVG, 4.0), (FEDMIX, fedmix)))
     ends = ((m, s, t, early if t <= 50 else late) for s, t, (m, late) in cells)
     rows = [diverging(m, s, t, value + 0.001 * s) for m, s, t, value in ends]
     assert initials(claims.divergence_claims(logged(rows))) == expected
@@ -144,11 +142,8 @@ def test_ablations_compare_what_is_there():
     assert initials(claims.ablation_claims(rows)) == "hdhhhh"
 
 
-MEGABYTES = {
-    "cifar10": {FEDAVG: 35.5, names.WIDE[2]: 70.7, names.WIDE[4]: 142.4, FEDMIX: 141.9},
-    "cifar100": {FEDAVG: 22.3, FEDMIX: 89.1, names.TEN: 222.7},
-    "femnist": {FEDAVG: 25.7},
-}
+MEGABYTES = {"cifar100": {FEDAVG: 22.3, FEDMIX: 89.1, names.TEN: 222.7}, "femnist": {FEDAVG: 25.7}}
+MEGABYTES["cifar10"] = {FEDAVG: 35.5, names.WIDE[2]: 70.7, names.WIDE[4]: 142.4, FEDMIX: 141.9}
 
 
 @pytest.mark.parametrize("dataset", MEGABYTES)

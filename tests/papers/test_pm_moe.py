@@ -94,16 +94,13 @@ def test_the_claims_about_sharing_follow_the_runs(helps, said):
         assert all(c.seeds == 3 for c in told)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "sizes", "order", "course"),
-    [
-        ((0.5, 0.5, 0.5), (0.9, 0.1, 0.4), (1, 2, 1), (0, 2, 1), (0.5, 0.6, 0.575, 0.375)),
-        ((0.3, 0.8), (0.3, 0.8), (1, 1), (1, 0), (0.55,) * 3),  # nothing is gained
-    ],
-)
-def test_clients_are_converted_one_by_one(before, after, sizes, order, course):
-    arrays = (np.array(values, dtype=float) for values in (before, after, sizes))
-    np.testing.assert_allclose(analysis.prefixes(*arrays, np.array(order)), course)
+def test_clients_are_converted_one_by_one():
+    for *given, order, course in (
+        ((0.5, 0.5, 0.5), (0.9, 0.1, 0.4), (1.0, 2, 1), (0, 2, 1), (0.5, 0.6, 0.575, 0.375)),
+        ((0.3, 0.8), (0.3, 0.8), (1.0, 1), (1, 0), (0.55,) * 3),  # nothing is gained
+    ):
+        found = analysis.prefixes(*map(np.array, given), np.array(order))
+        np.testing.assert_allclose(found, course)
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.05, HOLDS), (-0.05, FAILS)])
@@ -193,14 +190,11 @@ def gated(effects, noise=0.001, seeds=3):
     return made.fillna(dict.fromkeys([STAGE, "activation", "initialisation", "weights"], ""))
 
 
-@pytest.mark.parametrize(
-    ("other", "few", "all_of_them", "fast", "long", "verdict"),
-    [(-0.1, -0.1, -0.05, 0.1, -0.005, HOLDS), (0.1, 0.1, 0.05, -0.1, 0.1, FAILS)],
-)
-def test_claims_are_what_is_built_in(other, few, all_of_them, fast, long, verdict):
-    effects = dict.fromkeys(OTHERS, other)
-    effects |= {("k", 2): few, ("k", 10): all_of_them, ("lr", 0.5): fast, ("epochs", 10): long}
-    effects[MAJORITY] = -0.5 if verdict == HOLDS else 0.5
+@pytest.mark.parametrize(("worse", "long", "verdict"), [(-1, -0.005, HOLDS), (1, 0.1, FAILS)])
+def test_claims_are_what_is_built_in(worse, long, verdict):
+    effects = dict.fromkeys([*OTHERS, ("k", 2)], 0.1 * worse)
+    effects |= {("k", 10): 0.05 * worse, ("lr", 0.5): -0.1 * worse, ("epochs", 10): long}
+    effects[MAJORITY] = 0.5 * worse
     told = gate_claims(gated(effects), SETTING)
     assert len(told) == 8 and {c.verdict for c in told} == {verdict}, told
 

@@ -25,14 +25,14 @@ def fields():
     return [[part.strip() for part in field.split("|")] for field in every]
 
 
-@pytest.mark.parametrize(
-    ("gain", "said"),
-    [
-        (0.05, "beats b by 5.1 points (95% CI 4.9 to 5.3, 3 seeds)"),
-        (-0.05, "trails b by 4.9 points (95% CI 4.7 to 5.1, 3 seeds)"),
-        (-0.001, "does not differ clearly from b (+0.0 points, 95% CI -0.2 to 0.2, 3 seeds)"),
-    ],
-)
+SAID = {
+    0.05: "beats b by 5.1 points (95% CI 4.9 to 5.3, 3 seeds)",
+    -0.05: "trails b by 4.9 points (95% CI 4.7 to 5.1, 3 seeds)",
+    -0.001: "does not differ clearly from b (+0.0 points, 95% CI -0.2 to 0.2, 3 seeds)",
+}
+
+
+@pytest.mark.parametrize(("gain", "said"), SAID.items())
 def test_a_number_has_a_direction_or_a_sign_and_never_both(gain, said):
     assert short.told(of(gain), "b") == said
 

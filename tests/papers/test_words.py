@@ -88,9 +88,8 @@ def test_a_sentence_has_its_number_or_is_none():
         number(claim(POINTS), FAILS)
     with pytest.raises(Missing):
         number(claim({0: 0.3}), HOLDS)
-    assert number(Claim("a", "", "", HOLDS, 3, effect=0.5, low=0.25, high=0.75), HOLDS) == (
-        "0.50 [0.25, 0.75; 3 seeds]"
-    )
+    plain = Claim("a", "", "", HOLDS, 3, effect=0.5, low=0.25, high=0.75)
+    assert number(plain, HOLDS) == "0.50 [0.25, 0.75; 3 seeds]"
 
 
 def test_every_sentence_has_its_numbers_a_notebook_and_a_figure():
