@@ -357,21 +357,25 @@ def test_what_is_stored_is_what_an_execution_told(folders):
     assert claims.stored()["notebook"].value_counts().to_dict() == {"03": 3, "07": 19}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "agree", "said"),
-    [
-        (ROWS, ROWS, True, "20 verdicts, 20 of them on runs trained anew: 0 contradict those"),
-        (ROWS, [(QUICK, "0", CLOSE), *ROWS[1:]], True, "0 came near"),
-        (ROWS, [(QUICK, "0", OPEN), *ROWS[1:]], True, f"near its boundary: 07, {QUICK}: 0: was"),
-        (ROWS, [(QUICK, str(i), OPEN) for i in (0, 1)] + ROWS[2:], False, "THEY DO NOT AGREE"),
-        (ROWS, [(QUICK, "0", FAILS), *ROWS[1:]], False, "contradiction: 07, Digits (quick), alpha"),
-        ([(QUICK, "0", CLOSE), *ROWS[1:]], [(QUICK, "0", FAILS), *ROWS[1:]], False, "1 contradict"),
-        (ROWS, [*ROWS, (STORED, "new", HOLDS)], False, f"07, {STORED}: new: was 'not tested'"),
-        ([*ROWS, (STORED, "a", CLOSE)], [*ROWS, (STORED, "a", OPEN)], False, f"07, {STORED}: a"),
-        (ROWS, None, False, "0: was 'holds', is 'not tested'"),
-    ],
-    ids=["same", "close", "near", "two near", "turned", "flipped", "one more", "stored", "not run"],
-)
+def first(verdict):
+    """The rows with another verdict of the first claim."""
+    return [(QUICK, "0", verdict), *ROWS[1:]]
+
+
+EXECUTIONS = {
+    "same": (ROWS, ROWS, True, "20 verdicts, 20 of them on runs trained anew: 0 contradict those"),
+    "close": (ROWS, first(CLOSE), True, "0 came near"),
+    "near": (ROWS, first(OPEN), True, f"near its boundary: 07, {QUICK}: 0: was"),
+    "two near": (ROWS, [(QUICK, "1", OPEN), *first(OPEN)[:1], *ROWS[2:]], False, "DO NOT AGREE"),
+    "turned": (ROWS, first(FAILS), False, "contradiction: 07, Digits (quick), alpha"),
+    "flipped": (first(CLOSE), first(FAILS), False, "1 contradict"),
+    "one more": (ROWS, [*ROWS, (STORED, "new", HOLDS)], False, f"07, {STORED}: new: was 'not"),
+    "stored": ([*ROWS, (STORED, "a", CLOSE)], [*ROWS, (STORED, "a", OPEN)], False, f"{STORED}: a"),
+    "not run": (ROWS, None, False, "0: was 'holds', is 'not tested'"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "agree", "said"), EXECUTIONS.values(), ids=EXECUTIONS)
 def test_an_execution_is_compared_with_what_is_stored(folders, capsys, old, new, agree, said):
     claims.store(execute(folders, "07", old), folders[1])
     if new is None:

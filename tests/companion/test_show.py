@@ -101,20 +101,20 @@ def left_of(found):
 EVERY = [(m, p) for m in ("FedAvg", "Mixture") for p in (0.3, 0.7)]
 
 
-@pytest.mark.parametrize(
-    ("there", "left"),
-    [
-        ({("FedAvg", 0.3): 5, ("Mixture", 0.3): 4}, {0.3: 3, 0.7: 3}),
-        # A new place that is not there yet, in part or whole.
-        ({("FedAvg", 0.7): 0, ("Mixture", 0.7): 0}, {0.3: 3}),
-        ({("FedAvg", 0.7): 2, ("Mixture", 0.7): 2}, {0.3: 3}),
-        ({("Mixture", 0.7): 2}, {0.3: 3}),
-        # Nobody has three seeds: those that all have.
-        (dict.fromkeys(EVERY, 1) | {("FedAvg", 0.3): 2}, {0.3: 1, 0.7: 1}),
-        (dict.fromkeys(EVERY, 5), {0.3: 5, 0.7: 5}),
-        (dict.fromkeys(EVERY, 0), {}),
-    ],
-)
+PARTS = [
+    ({("FedAvg", 0.3): 5, ("Mixture", 0.3): 4}, {0.3: 3, 0.7: 3}),
+    # A new place that is not there yet, in part or whole.
+    ({("FedAvg", 0.7): 0, ("Mixture", 0.7): 0}, {0.3: 3}),
+    ({("FedAvg", 0.7): 2, ("Mixture", 0.7): 2}, {0.3: 3}),
+    ({("Mixture", 0.7): 2}, {0.3: 3}),
+    # Nobody has three seeds: those that all have.
+    (dict.fromkeys(EVERY, 1) | {("FedAvg", 0.3): 2}, {0.3: 1, 0.7: 1}),
+    (dict.fromkeys(EVERY, 5), {0.3: 5, 0.7: 5}),
+    (dict.fromkeys(EVERY, 0), {}),
+]
+
+
+@pytest.mark.parametrize(("there", "left"), PARTS)
 def test_what_is_stored_in_part_is_compared_on_the_same_seeds_and_places(there, left):
     assert left_of(found_of(there)) == {(m, p): left[p] for m, p in EVERY if p in left}
     assert all(runs == [*range(len(runs))] for _, runs in comparable(found_of(there)))

@@ -66,16 +66,15 @@ def test_changed_files_are_decoded_again_and_replace_the_old(mnist, places):
     assert len(folders(places)) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        ("train.features.npy", None),
-        ("train.features.npy", lambda old: old[:-1] + bytes([old[-1] ^ 1])),
-        ("meta.json", lambda old: b'{"files": 3}'),
-        ("meta.json", lambda old: old.replace(b"0.1307", b"0.1407")),
-    ],
-    ids=["gone", "flipped", "hostile", "other"],
-)
+DAMAGES = {
+    "gone": ("train.features.npy", None),
+    "flipped": ("train.features.npy", lambda old: old[:-1] + bytes([old[-1] ^ 1])),
+    "hostile": ("meta.json", lambda old: b'{"files": 3}'),
+    "other": ("meta.json", lambda old: old.replace(b"0.1307", b"0.1407")),
+}
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_cache_is_rebuilt(mnist, places, name, damage):
     """`make robust` damages every file of one in a hundred ways, and kills who writes it."""
     before = datasets.load("mnist_sample")

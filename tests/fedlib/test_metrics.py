@@ -49,30 +49,30 @@ def test_divergence_per_expert_equals_every_experts_double_sum(clients, experts,
         assert alone.ndim == 0 and float(alone) == pytest.approx(float(got[k]), abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("updates", "weights", "expected"),
-    [
-        ([[1.0, 0.0], [-2.0, 0.0]], [0.5, 0.5], 0.5),  # opposite: 2 pairs of 1/4 * 1
-        ([[1.0, 0.0], [0.0, 3.0]], [0.2, 0.8], 0.16),  # orthogonal: 2 pairs of .16 * 1/2
-        ([[1e-30, 0.0], [0.0, 1e-30]], [0.5, 0.5], 0.25),
-        ([[1e30, 0.0], [0.0, 1e30]], [0.5, 0.5], 0.25),
-    ],
-)
+BY_HAND = [
+    ([[1.0, 0.0], [-2.0, 0.0]], [0.5, 0.5], 0.5),  # opposite: 2 pairs of 1/4 * 1
+    ([[1.0, 0.0], [0.0, 3.0]], [0.2, 0.8], 0.16),  # orthogonal: 2 pairs of .16 * 1/2
+    ([[1e-30, 0.0], [0.0, 1e-30]], [0.5, 0.5], 0.25),
+    ([[1e30, 0.0], [0.0, 1e30]], [0.5, 0.5], 0.25),
+]
+
+
+@pytest.mark.parametrize(("updates", "weights", "expected"), BY_HAND)
 def test_divergence_by_hand(updates, weights, expected):
     got = gradient_divergence(torch.tensor(updates), torch.tensor(weights, dtype=torch.float64))
     assert float(got) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("accuracy", "sizes", "mean", "weighted", "std", "worst"),
-    [
-        ([0.0, 1.0, 0.5], [1, 2, 5], 0.5, (2 + 2.5) / 8, math.sqrt(0.5 / 3), 0.0),
-        ([math.nan, 0.25, 0.75], [0, 1, 1], 0.5, 0.5, 0.25, 0.25),
-        ([math.nan], [0], *[math.nan] * 4),
-        (np.arange(20)[::-1] / 20, [1] * 20, 0.475, 0.475, math.sqrt(399 / 12) / 20, 0.025),
-        (np.arange(19)[::-1] / 19, [1] * 19, 9 / 19, 9 / 19, math.sqrt(30) / 19, 0.0),
-    ],
-)
+SCORED = [
+    ([0.0, 1.0, 0.5], [1, 2, 5], 0.5, (2 + 2.5) / 8, math.sqrt(0.5 / 3), 0.0),
+    ([math.nan, 0.25, 0.75], [0, 1, 1], 0.5, 0.5, 0.25, 0.25),
+    ([math.nan], [0], *[math.nan] * 4),
+    (np.arange(20)[::-1] / 20, [1] * 20, 0.475, 0.475, math.sqrt(399 / 12) / 20, 0.025),
+    (np.arange(19)[::-1] / 19, [1] * 19, 9 / 19, 9 / 19, math.sqrt(30) / 19, 0.0),
+]
+
+
+@pytest.mark.parametrize(("accuracy", "sizes", "mean", "weighted", "std", "worst"), SCORED)
 def test_over_clients_by_hand(accuracy, sizes, mean, weighted, std, worst):
     """The worst decile is a tenth of the clients, those without examples left out."""
     got = over_clients(np.array(accuracy), np.array(sizes))

@@ -226,19 +226,19 @@ def test_copies_of_the_data_are_held_out_with_mirrored_only():
         assert part.side["angle"].tolist() == [int(owner >= 6) for owner in part.owners]
 
 
-@pytest.mark.parametrize(
-    ("request_", "held_out", "n", "sizes"),
-    [
-        # floor(0.75 n) = 6 and 2 stay, floor(0.9 * 6) = 5 and floor(1.8) = 1 of them for training.
-        (ByColumn(), LocalHoldout(0.25, 0.1), 11, [[5, 1], [1, 1], [2, 1]]),
-        # Not short by rounding.
-        (IID(1), LocalHoldout(0.1, 0.0), 10, [[9], [0], [1]]),
-        (IID(1), LocalHoldout(0.9, 0.0), 20, [[2], [0], [18]]),
-        (IID(1), LocalHoldout(0.7, 0.0), 10, [[3], [0], [7]]),
-        # A client with one example trains on it.
-        (Rotated(IID(3)), LocalHoldout(0.9, 0.5), 3, [[1] * 3, [0] * 3, [0] * 3]),
-    ],
-)
+SIZES = [
+    # floor(0.75 n) = 6 and 2 stay, floor(0.9 * 6) = 5 and floor(1.8) = 1 of them for training.
+    (ByColumn(), LocalHoldout(0.25, 0.1), 11, [[5, 1], [1, 1], [2, 1]]),
+    # Not short by rounding.
+    (IID(1), LocalHoldout(0.1, 0.0), 10, [[9], [0], [1]]),
+    (IID(1), LocalHoldout(0.9, 0.0), 20, [[2], [0], [18]]),
+    (IID(1), LocalHoldout(0.7, 0.0), 10, [[3], [0], [7]]),
+    # A client with one example trains on it.
+    (Rotated(IID(3)), LocalHoldout(0.9, 0.5), 3, [[1] * 3, [0] * 3, [0] * 3]),
+]
+
+
+@pytest.mark.parametrize(("request_", "held_out", "n", "sizes"), SIZES)
 def test_sizes_by_hand(request_, held_out, n, sizes):
     train = alike(n, writer_id=np.arange(n) // 8)
     parts = divide(request_, held_out, train, train, 1, 0).parts

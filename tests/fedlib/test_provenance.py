@@ -86,16 +86,16 @@ PINNED = "import sys; import fedlib; assert 'torch' not in sys.modules; import t
 PINNED += "print(fedlib.PINNED, torch.backends.cpu.get_cpu_capability())"
 
 
+IMPORTED = [
+    (PINNED, {}, "True AVX2"),
+    ("import torch, fedlib; print(fedlib.PINNED)", {}, "False"),
+    ("import fedlib; print(fedlib.PINNED)", {"FEDLIB_PIN": "0"}, "False"),
+    ("import fedlib; print(fedlib.PINNED)", {"MKL_CBWR": "COMPATIBLE"}, "False"),
+]
+
+
 @pytest.mark.skipif(not processor.has_avx2(), reason="another kind of processor")
-@pytest.mark.parametrize(
-    ("code", "variables", "expected"),
-    [
-        (PINNED, {}, "True AVX2"),
-        ("import torch, fedlib; print(fedlib.PINNED)", {}, "False"),
-        ("import fedlib; print(fedlib.PINNED)", {"FEDLIB_PIN": "0"}, "False"),
-        ("import fedlib; print(fedlib.PINNED)", {"MKL_CBWR": "COMPATIBLE"}, "False"),
-    ],
-)
+@pytest.mark.parametrize(("code", "variables", "expected"), IMPORTED)
 def test_torch_is_held_to_avx2_before_it_is_imported(code, variables, expected):
     clean = {n: v for n, v in os.environ.items() if n not in (*processor.SHARED, "FEDLIB_PIN")}
     asked = [sys.executable, "-c", code]

@@ -132,21 +132,20 @@ def test_golden_keys():
     assert mix.key == "ed496cc61589802f"
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (Experiment(TASK, FedAvg(client=Optimizer(lr=0.05), epochs=1), 3, 10), FIRST),
-        (Optimizer(lr=1), Optimizer(lr=1.0)),
-        (Optimizer(lr=-0.0), Optimizer(lr=0.0)),
-        (Optimizer(betas=(0, 0.5)), Optimizer(betas=(0.0, 0.5))),
-        (Optimizer(rates=(("phi", 1),)), Optimizer(rates=(("phi", 1.0),))),
-        (Dirichlet(alpha=2), Dirichlet(alpha=2.0)),
-        (LeNet(channels=[6, 17]), LeNet(channels=(6, 17))),
-        (from_code("Optimizer('adam', 1, betas=[0, 0.5])"), Optimizer("adam", 1.0, betas=(0, 0.5))),
-        (from_code(" FedAvg(2, None)\n"), FedAvg(epochs=2, batch_size=None)),
-    ],
-    ids=str,
-)
+ALIKE = [
+    (Experiment(TASK, FedAvg(client=Optimizer(lr=0.05), epochs=1), 3, 10), FIRST),
+    (Optimizer(lr=1), Optimizer(lr=1.0)),
+    (Optimizer(lr=-0.0), Optimizer(lr=0.0)),
+    (Optimizer(betas=(0, 0.5)), Optimizer(betas=(0.0, 0.5))),
+    (Optimizer(rates=(("phi", 1),)), Optimizer(rates=(("phi", 1.0),))),
+    (Dirichlet(alpha=2), Dirichlet(alpha=2.0)),
+    (LeNet(channels=[6, 17]), LeNet(channels=(6, 17))),
+    (from_code("Optimizer('adam', 1, betas=[0, 0.5])"), Optimizer("adam", 1.0, betas=(0, 0.5))),
+    (from_code(" FedAvg(2, None)\n"), FedAvg(epochs=2, batch_size=None)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE, ids=str)
 def test_the_same_said_in_another_way_is_the_same_value(one, other):
     assert_same(one, other)
 

@@ -25,15 +25,15 @@ GIVEN = "campaign --section gates@2 --section long --block 2 --workers 4 --addre
 TOLD = HOW | {"workers": 4, "blocks": [2], "address": "auto"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "where", "asked", "how"),
-    [
-        ("notebooks --only 07", "companion.notebooks.refresh", ("07", 0), {}),
-        (GIVEN, "companion.plan.campaign", (REGISTRY, "paper", ["gates@2", "long"]), TOLD),
-        ("results", "companion.results.main", (REGISTRY, "standard"), {}),
-        ("report", "companion.scorecard.main", (REGISTRY,), {}),
-    ],
-)
+HANDED = [
+    ("notebooks --only 07", "companion.notebooks.refresh", ("07", 0), {}),
+    (GIVEN, "companion.plan.campaign", (REGISTRY, "paper", ["gates@2", "long"]), TOLD),
+    ("results", "companion.results.main", (REGISTRY, "standard"), {}),
+    ("report", "companion.scorecard.main", (REGISTRY,), {}),
+]
+
+
+@pytest.mark.parametrize(("arguments", "where", "asked", "how"), HANDED)
 def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, asked, how):
     heard = []
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

@@ -62,18 +62,18 @@ SHOWN = {(with_k(k), s): q for k, q in ((3, MERGED), (4, PERFECT), (5, DOUBLED))
 NOTHING = {key: even(q.shape[1]) for key, q in SHOWN.items()}
 
 
-@pytest.mark.parametrize(
-    ("q", "expected"),
-    [
-        (PERFECT, {"right": 1, "pure": 1, "agreement": 1, "sharpness": 1}),
-        (MERGED, {"right": 6 / 8, "pure": 4 / 8, M: True, D: False}),
-        (DOUBLED, {"right": 7 / 8, "pure": 1, M: False, D: True}),
-        (even(4), {"right": 2 / 8, "pure": 0, "sharpness": 0.25}),
-        (PERFECT, {M: False, D: False}),
-        (assigned([0, 1, 1, 1, 2, 2, 2, 2], 3), {M: False, D: False}),  # one permutation is torn
-        (assigned([0, 0, 1, 1, 2, 2, 3, 3], 5), {M: False, D: False}),  # one expert is idle
-    ],
-)
+MEASURED = [
+    (PERFECT, {"right": 1, "pure": 1, "agreement": 1, "sharpness": 1}),
+    (MERGED, {"right": 6 / 8, "pure": 4 / 8, M: True, D: False}),
+    (DOUBLED, {"right": 7 / 8, "pure": 1, M: False, D: True}),
+    (even(4), {"right": 2 / 8, "pure": 0, "sharpness": 0.25}),
+    (PERFECT, {M: False, D: False}),
+    (assigned([0, 1, 1, 1, 2, 2, 2, 2], 3), {M: False, D: False}),  # one permutation is torn
+    (assigned([0, 0, 1, 1, 2, 2, 3, 3], 5), {M: False, D: False}),  # one expert is idle
+]
+
+
+@pytest.mark.parametrize(("q", "expected"), MEASURED)
 def test_measures_by_hand(q, expected):
     found = analysis.measures(q, FOUR)
     assert {name: found[name] for name in expected} == pytest.approx(expected)
