@@ -79,9 +79,8 @@ class WandB:
         """Send what was logged of a round; begin with the first, and end with the last one."""
         import wandb
 
-        self._run = self._run or wandb.init(
-            **{"config": to_dict(moment.experiment), **self._options}
-        )
+        options = {"config": to_dict(moment.experiment), **self._options}
+        self._run = self._run or wandb.init(**options)
         self._run.log(moment.metrics, step=moment.round)
         if moment.round == moment.experiment.rounds:
             self._run.finish()

@@ -41,9 +41,9 @@ app = typer.Typer(
 )
 
 
-Imported = Annotated[
-    list[str], Option("--import", metavar="MODULE", help="with classes of your own")
-]
+_IMPORT = Option("--import", metavar="MODULE", help="with classes of your own")
+Imported = Annotated[list[str], _IMPORT]
+Key = Annotated[str, Argument(metavar="KEY", help="a run's key, or how it begins")]
 
 
 class Usage(ValueError):
@@ -202,7 +202,7 @@ def _words(spec: dict[str, Any]) -> tuple[object, ...]:
 
 @app.command()
 def show(
-    key: Annotated[str, Argument(metavar="KEY", help="a run's key, or how it begins")],
+    key: Key,
     curve: Annotated[str, Option(metavar="METRIC", help="a metric over the rounds")] = "",
     modules: Imported = [],  # noqa: B006
 ) -> None:
@@ -231,9 +231,7 @@ def show(
 
 
 @app.command()
-def forget(
-    key: Annotated[str, Argument(metavar="KEY", help="a run's key, or how it begins")],
-) -> None:
+def forget(key: Key) -> None:
     """Delete one run folder: its result, its state, or why it stopped."""
     from fedlib.runs import store
 

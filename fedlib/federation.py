@@ -62,16 +62,15 @@ class CropFlip(Augmentation):
 
     def __call__(self, x: Tensor, noise: Tensor) -> Tensor:
         """Return uint8 ``[N, H, W, C]`` cropped and mirrored by noise ``[N, 3]`` in [0, 1)."""
-        images = x
-        height, width = images.shape[1:3]
+        height, width = x.shape[1:3]
         p = self.padding
-        wide = functional.pad(images, (0, 0, p, p, p, p))
+        wide = functional.pad(x, (0, 0, p, p, p, p))
         down, right = (noise[:, :2] * (2 * p + 1)).to(torch.int64).unbind(1)
-        rows = down[:, None] + torch.arange(height, device=images.device)
-        columns = torch.arange(width, device=images.device).expand(len(images), width)
+        rows = down[:, None] + torch.arange(height, device=x.device)
+        columns = torch.arange(width, device=x.device).expand(len(x), width)
         columns = torch.where(noise[:, 2:] < 0.5, width - 1 - columns, columns)
         columns = right[:, None] + columns
-        each = torch.arange(len(images), device=images.device)
+        each = torch.arange(len(x), device=x.device)
         return wide[each[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
@@ -348,10 +347,8 @@ class Federation:
         The training examples have ``OPTED_IN`` there. The same federation if nobody opts out.
         """
         if self._home is None and self.home is not None:
-            train, validation = self.home
-            self._home = replace(
-                self, train=train, validation=validation, members=None, home=None, everything=True
-            )
+            tables: Any = dict(zip(("train", "validation"), self.home, strict=True))
+            self._home = replace(self, **tables, members=None, home=None, everything=True)
             self._home._inside = self.participating_view()
         return self._home or self
 

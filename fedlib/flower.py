@@ -395,9 +395,8 @@ def form_of(e: Experiment, told: Federation) -> Params:
     side = {name: torch.zeros(2, dtype=torch.int64) for name in told.kinds}
     table = Table(x, torch.arange(2), torch.arange(2), np.array([2]), scale, 0 * scale, side)
     one = np.zeros(1, dtype=np.int64)
-    fed = Federation(
-        told.net, told.classes, told.device, table, table, table, one, kinds=told.kinds
-    )
+    tables, kinds = (table, table, table), told.kinds
+    fed = Federation(told.net, told.classes, told.device, *tables, one, kinds=kinds)
     begun = replace(e.algorithm.init(fed, e.seed), round=0, seed=e.seed)
     return _round(e, fed, begun, {}, 0)[0]
 
@@ -438,9 +437,8 @@ def play(
     rows = rows[np.isin(rows, [*up])]
     where = torch.as_tensor(rows)
     messages = {n: torch.cat([up[row][0][n] for row in rows.tolist()]) for n in form}
-    state = state.with_decisions(
-        where, {n: messages.pop(n) for n in [*messages] if n in state.memory}
-    )
+    decided = {n: messages.pop(n) for n in [*messages] if n in state.memory}
+    state = state.with_decisions(where, decided)
     with torch.no_grad():
         ledger = algorithm.communication_bytes(state, where, messages)
         state = algorithm.aggregate(fed, state, where, messages)

@@ -78,6 +78,11 @@ def within(**limits: str | Iterable[str]) -> Mapping[str, str | Iterable[str]]:
     return limits
 
 
+def as_of(name: str) -> Any:
+    """Return an attribute that is that of ``of``, the value that another one stands on."""
+    return property(lambda outer: getattr(outer.of, name), doc=f"That of ``of``: its ``{name}``.")
+
+
 class UnknownName(ValueError):
     """A name that is not among the legal ones; the message lists them and the nearest."""
 
@@ -111,9 +116,7 @@ def as_code(item: Any) -> str:
         kind = str(item.get("kind"))
         name = _printed(_KINDS[kind]) if kind in _KINDS else kind
         now = _renamed(_KINDS.get(kind))
-        fields = [
-            (now.get(str(field), str(field)), v) for field, v in item.items() if field != "kind"
-        ]
+        fields = [(now.get(str(n), str(n)), v) for n, v in item.items() if n != "kind"]
     elif dataclasses.is_dataclass(item) and not isinstance(item, type):
         name, fields = _printed(type(item)), _changed(item)
     elif isinstance(item, list):
@@ -286,9 +289,8 @@ def _limit(item: Any, name: str, limit: str | Iterable[str]) -> None:
 def _lies_in(number: float, limit: str) -> bool:
     low, high = limit[1:-1].split(",") if limit[0] != ">" else (limit.lstrip(">= "), "inf")
     ends = (low, "=" in limit or "[" in limit), (high, "]" in limit)
-    return float(low) < number < float(high) or any(
-        legal and number == float(end) for end, legal in ends
-    )
+    at_end = any(legal and number == float(end) for end, legal in ends)
+    return at_end or float(low) < number < float(high)
 
 
 def _checked(where: str, given: Any, hint: Any) -> Any:

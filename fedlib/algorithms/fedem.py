@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, mean
-from fedlib.algorithms.drift import RECEIVED
+from fedlib.algorithms.drift import RECEIVED, FedProx
 from fedlib.algorithms.fedavg import FedAvg, placed
 from fedlib.algorithms.fedmix import EXPERTS, dropping, in_training
 from fedlib.engine import BLOCK, Phase, Prediction, State, Update, uses_precomputed
@@ -53,9 +53,7 @@ class FedEM(FedAvg):
         shares = torch.full((self.experts,), 1 / self.experts)
         return placed({**add_prefix(stack(models), EXPERTS), PI: shares}, fed)
 
-    def broadcast(self, fed: Federation, state: State) -> Params:
-        """Return the received components."""
-        return add_prefix(state.shared, RECEIVED)
+    broadcast = FedProx.broadcast  # the received components
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the components."""

@@ -85,9 +85,8 @@ class ClusterStop:
         best = torch.where(better, loss, state.memory[BEST])
         checked = {BEST: best, STALE: stale, OPEN: state.memory[OPEN] & ~closing}
         memory = {**state.memory, **checked, **add_prefix(kept, KEPT)}
-        return replace(
-            state, shared={**state.shared, **add_prefix(shared, CLUSTERS)}, memory=memory
-        )
+        shared = {**state.shared, **add_prefix(shared, CLUSTERS)}
+        return replace(state, shared=shared, memory=memory)
 
 
 @value
@@ -203,9 +202,8 @@ class IFCA(FedAvg):
         """Average every cluster over its choosers, and the rest over the whole cohort."""
         own = {n: messages[n].unsqueeze(1) for n in select_prefix(state.shared, CLUSTERS)}
         updates = {n: t.expand(-1, self.clusters, *t.shape[2:]) for n, t in own.items()}
-        return FedAvg.aggregate(
-            self, fed, state, rows, {**messages, **add_prefix(updates, CLUSTERS)}
-        )
+        messages = {**messages, **add_prefix(updates, CLUSTERS)}
+        return FedAvg.aggregate(self, fed, state, rows, messages)
 
     def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
         """Return n_k / n_j of every client k and its cluster j ``[clients, J]``, else p(s)."""

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from fedlib.models import Batch, Family, Net, Params, add_prefix, select_prefix
 from fedlib.models.families import auto_encoder, evidence, evidence_bound
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
-from fedlib.values import value, within
+from fedlib.values import as_of, value, within
 
 COUNTS, TOGETHER = "counts", "counts_together"  # of labels: a client's, the federation's
 VAE, LATENT = "vae.", "latent"
@@ -84,11 +83,6 @@ class Local(LocalTraining):
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the client's own model's prediction."""
         return Prediction.single(net.like(self.model).logp(params, code["x"]))
-
-
-def as_of(name: str) -> Any:
-    """Return an attribute that is that of ``of``, the algorithm that another one stands on."""
-    return property(lambda stage: getattr(stage.of, name), doc=f"That of ``of``: its ``{name}``.")
 
 
 @dataclass(frozen=True)

@@ -85,9 +85,8 @@ class Mixture(LocalTraining):
         """
         names = fed.net.init(torch_seed(seed, "model", 0)).keys()
         if first is None or {n.removeprefix(CLUSTERS) for n in first.shared} != names:
-            raise ValueError(
-                "Mixture follows FedAvg, IFCA or Local: give its experiment as `after`"
-            )
+            which = "FedAvg, IFCA or Local"
+            raise ValueError(f"Mixture follows {which}: give its experiment as `after`")
         shared = used(first) if self.used_only else first.shared
         mine = self._specialists(fed, seed, first)
         if self.pool != "mean":

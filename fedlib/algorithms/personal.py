@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.drift import RECEIVED, far
+from fedlib.algorithms.drift import RECEIVED, FedProx, far
 from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes
 from fedlib.engine import Phase, Prediction, State, Update
 from fedlib.federation import Federation
@@ -64,9 +64,7 @@ class Ditto(Beside):
     lam: float = 0.1
     own: Optimizer | None = None
 
-    def broadcast(self, fed: Federation, state: State) -> Params:
-        """Return the received model w."""
-        return add_prefix(state.shared, RECEIVED)
+    broadcast = FedProx.broadcast  # the received model w
 
     def phases(self) -> tuple[Phase, ...]:
         """Return a phase over the global model's copy, and one over the client's own."""

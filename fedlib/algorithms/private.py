@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import Bytes, FedAvg
-from fedlib.algorithms.local import as_of
 from fedlib.engine import State, Update
 from fedlib.engine.train import Cohort
 from fedlib.federation import Federation
 from fedlib.models import Params, is_statistic
 from fedlib.randomness import torch_seed
-from fedlib.values import value, within
+from fedlib.values import as_of, value, within
 
 HOOKS = (
     "federates", "reads_examples", "is_local", "stays", "leaves", "init", "decide",

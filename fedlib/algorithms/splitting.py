@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, normalize, relu
 
 from fedlib.algorithms.arithmetic import cross_entropy, mean, mean_cross_entropy, mean_of
-from fedlib.algorithms.drift import RECEIVED
+from fedlib.algorithms.drift import MOON, RECEIVED
 from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, placed
 from fedlib.engine import Phase, Prediction, State, Update, play_round, uses_precomputed
 from fedlib.engine.protocol import FEATURES
@@ -353,9 +353,7 @@ class FedCP(SplitModel):
         """Return who each client is, ``[clients, D]``."""
         return {"who": normalize(state.local[f"{OWN}weight"][rows].sum(1), dim=-1)}
 
-    def broadcast(self, fed: Federation, state: State) -> Params:
-        """Return the received base."""
-        return add_prefix(select_prefix(state.shared, "base."), f"{RECEIVED}base.")
+    broadcast = MOON.broadcast  # the received base
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains all but the received head."""
@@ -552,9 +550,8 @@ class DBE(SplitModel):
         if not self.kappa or (first and CONSENSUS in first.shared):
             return initial
         # The initial model stays as it is.
-        fresh = State(
-            dict(initial.shared), {n: torch.zeros_like(t) for n, t in initial.local.items()}
-        )
+        nothing = {n: torch.zeros_like(t) for n, t in initial.local.items()}
+        fresh = State(dict(initial.shared), nothing)
         once = _Consensus(batch_size=self.batch_size, client=self.client, kappa=0.0)
         found, report = play_round(once, fed, fresh, round=0, seed=seed, cohort=1.0)
         initial.shared[CONSENSUS] = found.shared[CONSENSUS]

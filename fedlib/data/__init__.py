@@ -145,9 +145,8 @@ def _data_folder(name: str) -> Path | None:
         return None
     folder = Path(root).expanduser().resolve()
     if not folder.is_dir():
-        raise DatasetError(
-            f"FEDLIB_DATA is {root!r}: there is no such folder, name one or unset it"
-        )
+        wrong = "there is no such folder, name one or unset it"
+        raise DatasetError(f"FEDLIB_DATA is {root!r}: {wrong}")
     own = folder / name
     return own if own.is_dir() else folder / name.removesuffix(SAMPLE)
 
@@ -232,9 +231,8 @@ def _fetched(repository: str | Path, folder: str, record: Record) -> parquet.Fil
     """The files of a set from a folder or the hub. DatasetError when they cannot be had."""
     place = Path(repository).expanduser()
     if isinstance(repository, Path) or place.is_absolute() or repository[:1] in ".~":
-        found = [parquet.files_of(home, record) for home in (place / folder, place)]
-        for files in found:
-            if files:
+        for home in (place / folder, place):
+            if files := parquet.files_of(home, record):
                 return files
         raise DatasetError(f"{place} has no files of all splits {record.splits}, nor has {folder}")
     from huggingface_hub import snapshot_download

@@ -75,11 +75,9 @@ def raw(files: Files, record: Record, title: str) -> dict[str, Split]:
             parts = [_read(path, record, bar) for path in paths]
         # Of the other columns those that all files have.
         shared = set.intersection(*(set(part.columns) for part in parts))
-        splits[split] = Split(
-            np.concatenate([part.features for part in parts]),
-            np.concatenate([part.labels for part in parts]),
-            {n: np.concatenate([part.columns[n] for part in parts]) for n in shared},
-        )
+        columns = {n: np.concatenate([part.columns[n] for part in parts]) for n in shared}
+        x, y = (np.concatenate([vars(p)[n] for p in parts]) for n in ("features", "labels"))
+        splits[split] = Split(x, y, columns)
     return splits
 
 

@@ -90,10 +90,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         shape = "x".join(str(n) for n in self.shape)
-        return (
-            f"Dataset({self.name}: {len(self.train):,} train, {len(self.test):,} test, {shape}, "
-            f"{self.classes} classes, {self.source})"
-        )
+        sizes = f"{len(self.train):,} train, {len(self.test):,} test"
+        return f"Dataset({self.name}: {sizes}, {shape}, {self.classes} classes, {self.source})"
 
 
 @dataclass(frozen=True)
@@ -127,9 +125,8 @@ class Record:
         return {"source": source, **look, "fit": False}
 
 
-_told: dict[str, dict[str, Any]] = json.loads(
-    (Path(__file__).parent / "records.json").read_text("utf-8")
-)
+_FILE = Path(__file__).with_name("records.json")
+_told: dict[str, dict[str, Any]] = json.loads(_FILE.read_text("utf-8"))
 for _fields in _told.values():
     _fields |= {k: tuple(v) for k, v in _fields.items() if isinstance(v, list)}
 # The pictures of femnist are dark on white, unlike MNIST's.

@@ -137,15 +137,7 @@ class Program:
         """
         names, leaves = [*self._trained], [*self._trained.values()]
         grads = dict(zip(names, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True))
-        self._turned = frozenset(
-            n
-            for n, g in grads.items()
-            if g is not None
-            and g.ndim == 3
-            and g[0].numel() >= LARGE
-            and not g.is_contiguous()
-            and g.mT.is_contiguous()
-        )
+        self._turned = frozenset(n for n, g in grads.items() if g is not None and _lies_turned(g))
         for n, leaf in self._trained.items():
             if n in self._turned:
                 self._trained[n] = leaf.detach().mT.contiguous().requires_grad_(True)
@@ -164,6 +156,12 @@ class Program:
 
     def _of_one(self, batch: Batch) -> Batch:
         return batch.map(lambda t: t[0]) if self._alone else batch
+
+
+def _lies_turned(g: Tensor) -> bool:
+    """Return whether matrices are large, and lie in memory column by column."""
+    large = g.ndim == 3 and g[0].numel() >= LARGE
+    return large and not g.is_contiguous() and g.mT.is_contiguous()
 
 
 def _trainable(t: Tensor) -> Tensor:

@@ -46,9 +46,8 @@ class Selection:
     def check(self) -> None:
         whole = isinstance(self.size, int)
         if not (self.size >= 1 if whole else 0 < self.size <= 1):
-            raise ValueError(
-                f"the size of a cohort must be >= 1 or a fraction in (0, 1], got {self.size}"
-            )
+            need = "the size of a cohort must be >= 1 or a fraction in (0, 1]"
+            raise ValueError(f"{need}, got {self.size}")
 
     def rows(self, fed: Federation, seed: int, round: int) -> np.ndarray:
         """Return the rows of the clients that take part in a round, in the order drawn."""

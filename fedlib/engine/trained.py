@@ -168,10 +168,8 @@ def _read(trained: Trained, x: Tensor) -> set[int]:
     """Return the ids of the tensors that a module's scores depend on, by their gradients."""
     asked = [t for n, t in trained._held().items() if t.is_floating_point() and not is_statistic(n)]
     constants = [t.requires_grad_(True) for t in asked if not t.requires_grad]
-    scores = trained(x)
-    found = (
-        torch.autograd.grad(scores.sum(), asked, allow_unused=True) if scores.requires_grad else ()
-    )
+    total = trained(x).sum()
+    found = torch.autograd.grad(total, asked, allow_unused=True) if total.requires_grad else ()
     for t in constants:
         t.requires_grad_(False)
     return {id(t) for t, g in zip(asked, found, strict=False) if g is not None}

@@ -70,15 +70,11 @@ def _dropping(axes: int | None = None) -> Callable[..., Tensor]:
     """Return a dropout of single values, or of all that the first ``axes`` axes point at."""
 
     def drop(
-        interceptor: Interceptor,
-        x: Tensor,
-        p: float = 0.5,
-        training: bool = True,
-        inplace: bool = False,
+        mode: Interceptor, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Tensor:
-        if not training or not p or interceptor.noise is None:
+        if not training or not p or mode.noise is None:
             return x
-        u = interceptor.draw(x.shape[:axes])
+        u = mode.draw(x.shape[:axes])
         keep = (u >= p).to(x.dtype).view(*u.shape, *[1] * (x.ndim - u.ndim))
         return x * (keep / ((1 - p) or 1))
 
@@ -89,7 +85,7 @@ _drop = _dropping()
 
 
 def _attend(
-    interceptor: Interceptor,
+    mode: Interceptor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -102,22 +98,22 @@ def _attend(
     if attn_mask is not None and attn_mask.dtype == torch.bool:  # true where a key is seen
         attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
     how = query, key, value, attn_mask, 0.0, is_causal
-    drops = dropout_p and interceptor.noise is not None
+    drops = dropout_p and mode.noise is not None
     if not drops and not is_batchedtensor(query):
         return _ATTENTION(*how, **more)
     out, weights = torch.ops.aten._scaled_dot_product_attention_math(*how, **more)
-    return _drop(interceptor, weights, dropout_p) @ value if drops else out
+    return _drop(mode, weights, dropout_p) @ value if drops else out
 
 
-def _attend_in_heads(interceptor: Interceptor, *args: Any, **kwargs: Any) -> Any:
+def _attend_in_heads(mode: Interceptor, *args: Any, **kwargs: Any) -> Any:
     """Return torch's multi-head attention, whose inner calls no mode sees."""
-    drop, attend = partial(_drop, interceptor), partial(_attend, interceptor)
+    drop, attend = partial(_drop, mode), partial(_attend, mode)
     with patch.multiple(F, dropout=drop, scaled_dot_product_attention=attend):
         return F.multi_head_attention_forward(*args, **kwargs)
 
 
 def _normalise(
-    interceptor: Interceptor, x: Tensor, running_mean: Any, running_var: Any, **how: Any
+    mode: Interceptor, x: Tensor, running_mean: Any, running_var: Any, **how: Any
 ) -> Tensor:
     """Return what BatchNorm makes of a batch, whose padding it neither sees nor remembers.
 
@@ -126,11 +122,11 @@ def _normalise(
     """
     if running_mean is None:
         raise ValueError("normalises by whoever shares a batch: it needs running statistics")
-    if not how["training"] or interceptor.statistics.name(running_mean) is None:
+    if not how["training"] or mode.statistics.name(running_mean) is None:
         return F.batch_norm(x, running_mean, running_var, **{**how, "training": False})
-    assert interceptor.weight is not None
+    assert mode.weight is not None
     channels = [1, -1, *[1] * (x.ndim - 2)]
-    real = interceptor.weight.repeat_interleave(len(x) // len(interceptor.weight))
+    real = mode.weight.repeat_interleave(len(x) // len(mode.weight))
     real = real.view(-1, *[1] * (x.ndim - 1))
     axes = [0, *range(2, x.ndim)]
     n = real.sum() * math.prod(x.shape[2:])
@@ -138,7 +134,7 @@ def _normalise(
     centered = x - mean.view(channels)
     var = (centered.square() * real).sum(axes) / n.clamp(min=1)
     unbiased = var * n / (n - 1).clamp(min=1)
-    recorded = interceptor.statistics
+    recorded = mode.statistics
     for leaf, now, least in ((running_mean, mean, 0), (running_var, unbiased, 1)):
         if name := recorded.name(leaf):
             old = recorded.after[name]
@@ -150,7 +146,7 @@ def _normalise(
     return out * how["weight"].view(channels) + how["bias"].view(channels)
 
 
-def _group(interceptor: Interceptor, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _group(mode: Interceptor, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Return torch's GroupNorm, which ``vmap`` refuses for channels that lie last in memory."""
     x = x.contiguous() if is_batchedtensor(x) else x
     return F.group_norm(x, *args, **kwargs)

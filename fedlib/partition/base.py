@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from fedlib.partition import draws
 from fedlib.partition.draws import Ints, Partition, Pool, examples
-from fedlib.values import value, within
+from fedlib.values import as_of, value, within
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,9 @@ class RequestWrapper(Request):
 
     of: Request
 
-    def kinds(self) -> dict[str, int]:
-        return self.of.kinds()
 
-    def population(self) -> int:
-        return self.of.population()
-
-    def deal(self, pool: Pool, seed: int) -> Partition:
-        return self.of.deal(pool, seed)
-
-    def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
-        return self.of.side(partition, part, seed, classes)
-
-    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
-        return self.of.cut(pool, seed, share)
+for hook in ("kinds", "population", "deal", "side", "cut"):
+    setattr(RequestWrapper, hook, as_of(hook))
 
 
 @dataclass(frozen=True)

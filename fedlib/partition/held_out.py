@@ -49,9 +49,8 @@ class MatchedHoldout:
     def divide(self, request: Request, train: Any, test: Any, classes: int, seed: int) -> Division:
         """The division of a request; see `divide`."""
         if not len(test.labels):
-            raise ValueError(
-                "there is no test split to mirror clients in; use LocalHoldout, not MatchedHoldout"
-            )
+            instead = "use LocalHoldout, not MatchedHoldout"
+            raise ValueError(f"there is no test split to mirror clients in; {instead}")
         ours = train if self.source == "train" else test
         rest, held = draws.holdout(ours.labels, self.pool, seed)
         dealt, tested = (rest, None) if self.source == "train" else (None, rest)

@@ -231,9 +231,8 @@ class Pachinko(Request):
             wanted = draws.draw_labels(generator, self.root_alpha, room, self.size)
             for family, n in zip(families, wanted, strict=True):
                 if n:
-                    counts[family] = draws.draw_labels(
-                        generator, self.leaf_alpha, left[family], int(n)
-                    )
+                    mine = left[family]
+                    counts[family] = draws.draw_labels(generator, self.leaf_alpha, mine, int(n))
             return counts
 
         counts = np.zeros((self.clients, pool.classes), np.int64)

@@ -28,9 +28,8 @@ class NoisyFedMix(FedMix):
 
     def before_round(self, fed: Federation, state: State, rows: Tensor) -> State:
         """Return the state with what the clients' draws of this round depend on."""
-        return replace(
-            state, memory={**state.memory, DRAW: torch.tensor([state.seed, state.round])}
-        )
+        draw = {DRAW: torch.tensor([state.seed, state.round])}
+        return replace(state, memory={**state.memory, **draw})
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return p(y|s), and each client's standard normal numbers of the round."""

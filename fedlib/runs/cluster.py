@@ -8,16 +8,16 @@ returns.
 import hashlib
 import logging
 import os
-import shutil
 import socket
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -187,7 +187,11 @@ def train_here(
         raise UnfitNode(f"{node} has other code: {code()}, and here is {expected}")
     torch.set_num_threads(1)
     keep_freed()
-    with _own_store(experiment, every):
+    # A folder that nobody else can have made or can write; what a killed process leaves in it goes
+    # with the temporary files of its machine.
+    home = TemporaryDirectory(prefix=f"fedlib-{experiment.key}-", ignore_cleanup_errors=True)
+    variables = {"FEDLIB_RUNS": home.name, "FEDLIB_CHECKPOINT_SECONDS": every}
+    with home, patch.dict(os.environ, variables):
         for stage, files in zip(stages, packed, strict=True):
             RunFolder(stage).unpack(files)
         seen, last = [_changed(stage) for stage in stages], 0.0
@@ -219,20 +223,3 @@ def _changed(stage: Experiment) -> int:
     with suppress(FileNotFoundError):
         return folder(stage).stat().st_mtime_ns
     return 0
-
-
-@contextmanager
-def _own_store(experiment: Experiment, every: str) -> Iterator[None]:
-    """Have a store for one run, in a folder that nobody else can have made or can write.
-
-    What a killed process has left goes with the temporary files of its machine.
-    """
-    home = Path(tempfile.mkdtemp(prefix=f"fedlib-{experiment.key}-"))
-    before = dict(os.environ)
-    os.environ |= {"FEDLIB_RUNS": str(home), "FEDLIB_CHECKPOINT_SECONDS": every}
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-        shutil.rmtree(home, ignore_errors=True)

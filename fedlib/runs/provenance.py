@@ -51,7 +51,7 @@ def of_run(
 
 
 def segment(
-    fed: Federation, rounds: list[int], chunk: int | None, state: State, since: tuple[float, ...]
+    fed: Federation, rounds: list[int], chunk: int | None, state: State, since: dict[str, float]
 ) -> dict[str, Any]:
     """Return what trained some rounds: commit, versions, processor, and the seconds ``since`` then.
 
@@ -59,14 +59,13 @@ def segment(
     the ``state`` is.
     """
     how = {"chunk": chunk_of(fed, chunk, numbers(state)), "threads": torch.get_num_threads()}
-    seconds, cpu = (round(now - then, 1) for now, then in zip(clock(), since, strict=True))
-    spent = {"seconds": seconds, "cpu_seconds": cpu}
+    spent = {name: round(now - since[name], 1) for name, now in clock().items()}
     return {"rounds": rounds, **_made_with(fed), **how, **spent}
 
 
-def clock() -> tuple[float, ...]:
+def clock() -> dict[str, float]:
     """Return the time, and what this process has computed so far, both in seconds."""
-    return time.monotonic(), cpu_seconds()
+    return {"seconds": time.monotonic(), "cpu_seconds": cpu_seconds()}
 
 
 def cpu_seconds() -> float:

@@ -249,16 +249,10 @@ class Log:
             self._rows = list(zip(*columns, values, strict=True))
 
     def add(
-        self,
-        round: int,
-        metric: str,
-        value: float,
-        client: int = NONE,
-        expert: int = NONE,
-        item: str = "",
+        self, round: int, metric: str, value: float, client: int = NONE, item: str = ""
     ) -> None:
         """Add one row."""
-        self._rows.append((round, metric, client, expert, item, float(value)))
+        self._rows.append((round, metric, client, NONE, item, float(value)))
 
     def array(self, round: int, metric: str, values: Tensor | np.ndarray, item: str = "") -> None:
         """Add a scalar, a vector over experts, or a matrix (item, expert)."""
@@ -267,8 +261,8 @@ class Log:
             for i, row in enumerate(a):
                 self.array(round, metric, row, str(i))
         else:
-            for k, v in enumerate(np.atleast_1d(a)):
-                self.add(round, metric, v, expert=k if a.ndim else NONE, item=item)
+            experts = enumerate(np.atleast_1d(a).tolist(), 0 if a.ndim else NONE)
+            self._rows += [(round, metric, NONE, k, item, v) for k, v in experts]
 
     def clients(self, round: int, metric: str, ids: Iterable[int], values: Any) -> None:
         """Add one row per client, or one per client and item where ``values`` are a matrix."""

@@ -385,11 +385,8 @@ def inventory(begins: str = "") -> list[Entry]:
         keys = [path.stem]  # of a file of which nothing can be read
         with suppress(Damaged, OSError):
             keys = [key for key in keys_in(path) if key.startswith(begins)]
-        entries |= {
-            key: _entry(key, path)
-            for key in keys
-            if key not in entries or entries[key].path.is_file()
-        }
+        new = [k for k in keys if k not in entries or entries[k].path.is_file()]
+        entries |= {key: _entry(key, path) for key in new}
     return [*entries.values()]
 
 
