@@ -10,7 +10,7 @@ import pandas as pd
 from fedlib.partition import Request
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
-from fedlib.values import one_of, value, within
+from fedlib.values import PositiveInt, one_of, value
 
 SCALES = ("quick", "standard", "paper")
 DEMONSTRATION = f"({SCALES[0]})"  # in the name of what was run on digits
@@ -25,13 +25,11 @@ class Setting:
     ``seeds``; with 0 they are left out unless their seeds are asked for.
     """
 
-    limits = within(rounds=">= 1", seeds=">= 1", batch_size=">= 1")
-
     task: Task
-    rounds: int
-    seeds: int = 3
+    rounds: PositiveInt
+    seeds: PositiveInt = 3
     cohort: int | float = 10
-    batch_size: int = 64
+    batch_size: PositiveInt = 64
     evaluate_every: int = 20
     local_epochs: int = 1
     costly: tuple[tuple[str, int], ...] = ()

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedlib.models import Batch, Net, Params
-from fedlib.values import one_of, value, within
+from fedlib.values import NonNegativeInt, one_of, value
 
 _NONE = np.zeros(0, dtype=np.float32)
 AHEAD = 2**20  # numbers of the steps whose inputs are computed at once, 4 MiB of floats
@@ -55,8 +55,7 @@ class CropFlip(Augmentation):
     3
     """
 
-    limits = within(padding=">= 0")
-    padding: int = 4
+    padding: NonNegativeInt = 4
     numbers = 3  # down, right, mirrored
     images_only = True
 

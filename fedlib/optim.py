@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.optim.adam import adam as adam_step
 from torch.optim.adamw import adamw as adamw_step
 from torch.optim.sgd import sgd as sgd_step
 
-from fedlib.values import value, within
+from fedlib.values import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Share, value
 
 Params = dict[str, Tensor]
 # Classes of torch.optim that move every number by itself, so that no row of a leaf moves another.
@@ -55,9 +55,8 @@ class Step(Schedule):
     [1.0, 1.0, 0.5, 0.5, 0.25]
     """
 
-    limits = within(every=">= 1", factor="> 0")
-    every: int = 10
-    factor: float = 0.1
+    every: PositiveInt = 10
+    factor: PositiveFloat = 0.1
 
     def at(self, round: int) -> float:
         """Return the factor of a round."""
@@ -78,10 +77,9 @@ class Cosine(Schedule):
     [0.5, 1.0, 0.5, 0.0, 0.0]
     """
 
-    limits = within(rounds=">= 1", least="[0, 1]", warmup=">= 0")
-    rounds: int = 100
-    least: float = 0.0
-    warmup: int = 0
+    rounds: PositiveInt = 100
+    least: Share = 0.0
+    warmup: NonNegativeInt = 0
 
     def at(self, round: int) -> float:
         """Return the factor of a round."""
@@ -112,24 +110,15 @@ class Optimizer:
     0.025
     """
 
-    limits = within(
-        name=(*_CLASSES, *ELEMENTWISE),
-        clip="> 0",
-        lr=">= 0",
-        momentum=">= 0",
-        weight_decay=">= 0",
-        eps=">= 0",
-        betas="[0, 1)",
-    )
-    name: str = "sgd"
-    lr: float = 0.05
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    name: Annotated[str, (*_CLASSES, *ELEMENTWISE)] = "sgd"
+    lr: NonNegativeFloat = 0.05
+    momentum: NonNegativeFloat = 0.0
+    weight_decay: NonNegativeFloat = 0.0
+    betas: Annotated[tuple[float, float], "[0, 1)"] = (0.9, 0.999)
+    eps: NonNegativeFloat = 1e-8
     rates: tuple[tuple[str, float], ...] = ()
     nesterov: bool = False
-    clip: float | None = None
+    clip: PositiveFloat | None = None
     schedule: Schedule | None = None
     options: tuple[tuple[str, bool | float | tuple[float, float]], ...] = ()
 

@@ -6,7 +6,7 @@ Images are as clients see them: turned by an angle, called by other labels, crop
 import math
 import warnings
 from dataclasses import replace
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from fedlib.models import Family, Net
 from fedlib.models.families import reads_tokens
 from fedlib.partition import LabelPermuted, Partition, Request, Rotated, balanced, holdout
 from fedlib.partition.held_out import Division, LocalHoldout, MatchedHoldout, OptOut, divide
-from fedlib.values import UnknownName, one_of, value, within
+from fedlib.values import UnknownName, one_of, value
 
 Pool = tuple[Tensor, Tensor]
 Layer = TypeVar("Layer", bound=Request)
@@ -170,16 +170,12 @@ class Task:
     partition: Request
     model: Family
     held_out: MatchedHoldout | LocalHoldout = MatchedHoldout()
-    portion: float = 1.0
+    portion: Annotated[float, "(0, 1]"] = 1.0
     augment: Augmentation | None = None
     opt_out: OptOut | None = None
     balanced: int = 0
-    balanced_on: str = "test"
-    validate_on: str = "validation"
-
-    limits = within(
-        portion="(0, 1]", balanced_on=("test", "validation"), validate_on=("validation", "test")
-    )
+    balanced_on: Annotated[str, ("test", "validation")] = "test"
+    validate_on: Annotated[str, ("validation", "test")] = "validation"
 
     def check(self) -> None:
         datasets.require(self.dataset)

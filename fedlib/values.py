@@ -14,17 +14,21 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial
-from typing import Any, TypeVar, dataclass_transform, overload
+from typing import Annotated, Any, TypeVar, dataclass_transform, overload
 
 _KINDS: dict[str, type] = {}
 _BITS = 63  # of a whole number: enough for seeds, and for every reader of JSON
 _MOST_SHOWN = 200  # characters of what was given, in an error
 _PLAIN = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
 T = TypeVar("T")
+# Types of fields that say what a number may be.
+PositiveInt, NonNegativeInt = Annotated[int, ">= 1"], Annotated[int, ">= 0"]
+PositiveFloat, NonNegativeFloat = Annotated[float, "> 0"], Annotated[float, ">= 0"]
+Share = Annotated[float, "[0, 1]"]
 READING = ContextVar("READING", default=False)  # whether a value is made of somebody's text
 ALLOWED = {"torchvision.models"}  # modules whose functions a text may name; --import adds others
 
@@ -37,9 +41,12 @@ def value(*, kind: str) -> Callable[[type[T]], type[T]]: ...
 def value(cls: Any = None, *, kind: str = "") -> Any:
     """Make ``cls`` a frozen dataclass whose fields are type-checked and whose repr is code.
 
-    What its ``limits`` (see ``within``) and a method ``check(self)`` say runs after the type checks
-    and raises ValueError for a value out of range. A class from outside that has the name of one of
-    the library is of the kind "module.name". TypeError if another class has a kind.
+    What a field may be is written beside its type: ``PositiveInt``, ``Annotated[float, "[0, 1)"]``
+    or ``Annotated[str, ("last", "best")]``, an interval for a number that is not None or for every
+    one of a tuple, which must not be empty, or legal names. This and a method ``check(self)`` run
+    after the type checks and raise ValueError for a value out of range. A class from outside that
+    has the name of one of the library is of the kind "module.name". TypeError if another class has
+    a kind.
 
     Args:
         cls: a class with annotated fields; ``value`` is its decorator. Its ``stored_as`` says by
@@ -67,15 +74,6 @@ def value(cls: Any = None, *, kind: str = "") -> Any:
     made = dataclasses.dataclass(frozen=True, repr=False)(cls)
     _KINDS[kind] = made
     return made
-
-
-def within(**limits: str | Iterable[str]) -> Mapping[str, str | Iterable[str]]:
-    """Return what fields of a value may be, for its attribute ``limits``.
-
-    Legal names, or an interval, ">= 0", "> 0" or "[0, 1)", for a number that is not None or for
-    every one of a tuple, which must not be empty. A class has the limits of its bases, too.
-    """
-    return limits
 
 
 def as_of(name: str) -> Any:
@@ -269,11 +267,23 @@ def _validate(self: Any) -> None:
         where = f"{type(self).__name__}.{field.name}"
         given = getattr(self, field.name)
         object.__setattr__(self, field.name, _checked(where, given, hints[field.name]))
-    for kind in type(self).__mro__:
-        for name, limit in vars(kind).get("limits", {}).items():
-            _limit(self, name, limit)
+    for name, limit in _limits(type(self)):
+        _limit(self, name, limit)
     if hasattr(self, "check"):
         self.check()
+
+
+@cache
+def _limits(cls: type) -> list[tuple[str, str | Iterable[str]]]:
+    """Return what the annotations of fields allow, each with its field's name."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return [(f.name, at) for f in dataclasses.fields(cls) for at in _allowed(hints[f.name])]
+
+
+def _allowed(hint: Any) -> Iterator[str | Iterable[str]]:
+    yield from getattr(hint, "__metadata__", ())
+    for part in typing.get_args(hint):
+        yield from _allowed(part)
 
 
 def _limit(item: Any, name: str, limit: str | Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from fedlib.algorithms.fedavg import FedAvg, drop_prefix
 from fedlib.engine import State, Update, uses_precomputed
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Net, Params, add_prefix, is_statistic, select_prefix
-from fedlib.values import value, within
+from fedlib.values import NonNegativeFloat, PositiveFloat, value
 
 RECEIVED = "received."  # the global model as it came, among what all clients know
 CONTROL, DRIFT = "control.", "drift."  # the server's control variate c, and a client's c_j
@@ -36,8 +36,7 @@ class FedProx(FedAvg):
     tensor(1.2500)
     """
 
-    limits = within(mu=">= 0")
-    mu: float = 0.01
+    mu: NonNegativeFloat = 0.01
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the received model."""
@@ -135,9 +134,8 @@ class MOON(FedAvg):
 
     trains = ("base.", "head.")
     keeps = (PREVIOUS,)
-    limits = within(mu=">= 0", tau="> 0")
-    mu: float = 1.0
-    tau: float = 0.5
+    mu: NonNegativeFloat = 1.0
+    tau: PositiveFloat = 0.5
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and itself as the first client's previous one."""

@@ -15,7 +15,7 @@ from fedlib.engine.train import Cohort
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Net, Params, add_prefix, map_experts, select_prefix, stack
 from fedlib.randomness import torch_seed
-from fedlib.values import value, within
+from fedlib.values import PositiveInt, value
 
 PI = "pi"
 
@@ -44,8 +44,7 @@ class FedEM(FedAvg):
 
     trains = (EXPERTS,)
     keeps = (PI,)
-    limits = within(experts=">= 1")
-    experts: int = 3
+    experts: PositiveInt = 3
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return K differently initialised components, and equal shares."""

@@ -6,6 +6,7 @@ Not the mixup method of the same name.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from fedlib.models import Batch, Net, Params, Statistics
 from fedlib.models.net import add_prefix, map_experts, select_prefix, stack
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
-from fedlib.values import value, within
+from fedlib.values import NonNegativeFloat, PositiveFloat, Share, value
 
 EXPERTS = "experts."
 BIAS = "head.bias"
@@ -69,20 +70,13 @@ class FedMix(FedAvg):
             [0.6000, 0.9000]])
     """
 
-    limits = within(
-        experts="[1, 1024]",
-        objective=("map", "entropy", "likelihood"),
-        gates=("local", "averaged"),
-        marginal_entropy=">= 0",
-        phi_scale=">= 0",
-    )
     server: Optimizer = adam(1e-3)
-    experts: int = 4
+    experts: Annotated[int, "[1, 1024]"] = 4
     condition: str = "label"
-    objective: str = "map"
-    gates: str = "local"
-    marginal_entropy: float = 1.0
-    phi_scale: float = 0.0
+    objective: Annotated[str, ("map", "entropy", "likelihood")] = "map"
+    gates: Annotated[str, ("local", "averaged")] = "local"
+    marginal_entropy: NonNegativeFloat = 1.0
+    phi_scale: NonNegativeFloat = 0.0
     personal_bias: bool = False
 
     def leaves(self, fed: Federation, seed: int) -> Params:
@@ -333,8 +327,8 @@ class PrunedFedMix(FedMix):
     tensor([0.6250, 0.3750, 0.0000])
     """
 
-    limits = within(eta="[0, 1]", objective=("map",))
-    eta: float = 0.5
+    objective: Annotated[str, ("map",)] = "map"
+    eta: Share = 0.5
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, in which the server takes p(z|s) to be 1 / K."""
@@ -475,9 +469,9 @@ class ClusteredFedMix(FedMix):
     """
 
     plain = True
-    limits = within(damping="[0, 1)", entropy_weight="> 0", objective=("map",))
-    damping: float = 0.75
-    entropy_weight: float = 1.0
+    objective: Annotated[str, ("map",)] = "map"
+    damping: Annotated[float, "[0, 1)"] = 0.75
+    entropy_weight: PositiveFloat = 1.0
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return FedMix's leaves with a uniform pi in place of phi."""

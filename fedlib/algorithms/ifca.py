@@ -1,6 +1,7 @@
 """Clusters of clients, each with a model: IFCA, and its epsilon-greedy exploration (003)."""
 
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from fedlib.federation import Federation, Table
 from fedlib.metrics import truth
 from fedlib.models import Net, Params, add_prefix, map_experts, select_prefix, stack
 from fedlib.randomness import generator, torch_seed
-from fedlib.values import value, within
+from fedlib.values import NonNegativeFloat, PositiveInt, Share, value
 
 CLUSTERS = "clusters."
 FIT = "settled/fit"  # every client's loss under every model; forgotten when a round ends
@@ -35,9 +36,8 @@ class Explore:
     0.1
     """
 
-    limits = within(eps="[0, 1]", decay=">= 0")
-    eps: float = 0.33
-    decay: float = 0.0
+    eps: Share = 0.33
+    decay: NonNegativeFloat = 0.0
 
     def at(self, round: int) -> float:
         """Return the probability of exploring in a round, counted from 0."""
@@ -54,9 +54,8 @@ class ClusterStop:
     Reference: Isaksson et al. (003), an option of algorithm 1.
     """
 
-    limits = within(every=">= 1", patience=">= 1")
-    every: int = 10
-    patience: int = 10
+    every: PositiveInt = 10
+    patience: PositiveInt = 10
 
     def initial_state(self, shared: Params, is_open: Tensor) -> Params:
         """Return what the server remembers of clusters that have not been checked yet."""
@@ -110,12 +109,11 @@ class IFCA(FedAvg):
     exploring Ghosh et al., An efficient framework for clustered federated learning, NeurIPS 2020.
     """
 
-    limits = within(clusters=">= 1", inference=("validation", "train"), least_share="[0, 1]")
-    clusters: int = 2
+    clusters: PositiveInt = 2
     explore: Explore = Explore(0.0)
-    inference: str = "validation"
+    inference: Annotated[str, ("validation", "train")] = "validation"
     clustered: str = ""
-    least_share: float = 0.0
+    least_share: Share = 0.0
     stop: ClusterStop | None = None
 
     def leaves(self, fed: Federation, seed: int, draw: int = 0) -> Params:

@@ -17,7 +17,7 @@ from fedlib.models import Batch, Family, Net, Params, add_prefix, select_prefix
 from fedlib.models.families import auto_encoder, evidence, evidence_bound
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
-from fedlib.values import as_of, value, within
+from fedlib.values import PositiveInt, as_of, value
 
 COUNTS, TOGETHER = "counts", "counts_together"  # of labels: a client's, the federation's
 VAE, LATENT = "vae.", "latent"
@@ -211,13 +211,12 @@ class Densities(SecondStage):
 
     federates = True  # they send their auto-encoders
     trains = (VAE,)
-    limits = within(hidden=">= 1", latent=">= 1", samples=">= 1")
     epochs: int = 100
     batch_size: int | None = 10
     client: Optimizer = adam(1e-3)
-    hidden: tuple[int, ...] = (512, 256)
-    latent: int = 32
-    samples: int = 1
+    hidden: tuple[PositiveInt, ...] = (512, 256)
+    latent: PositiveInt = 32
+    samples: PositiveInt = 1
     stop: EarlyStop = EarlyStop(every=1, patience=3)
 
     def is_local(self, name: str) -> bool:

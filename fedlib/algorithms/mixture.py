@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from fedlib.federation import NOTHING, OPTED_IN, Federation, Precomputed
 from fedlib.models import Batch, Family, Net, Params, add_prefix, select_prefix
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
-from fedlib.values import value, within
+from fedlib.values import value
 
 GLOBAL, COPY, OWN, GATE = "global.", "copy.", "own.", "gate."
 
@@ -66,12 +67,11 @@ class Mixture(LocalTraining):
 
     reads_examples = True
     keeps = (COPY, OWN, GATE)
-    limits = within(pool=("probabilities", "log", "mean"))
     epochs: int = 500
     batch_size: int | None = 10
     client: Optimizer = adam(1e-5)
     stop: EarlyStop | None = EarlyStop(every=5, patience=10, min_delta=0.01)
-    pool: str = "probabilities"
+    pool: Annotated[str, ("probabilities", "log", "mean")] = "probabilities"
     train_global: bool = False
     expert: Family | None = None
     gate: Family | None = None

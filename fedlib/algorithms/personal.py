@@ -15,7 +15,7 @@ from fedlib.engine import Phase, Prediction, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Batch, Net, Params, add_prefix, is_statistic, select_prefix
 from fedlib.optim import Optimizer
-from fedlib.values import value, within
+from fedlib.values import NonNegativeFloat, PositiveFloat, PositiveInt, Share, value
 
 OWN, MIX = "own.", "mix"
 MODELS, THERE = "clients/model.", "clients/there"  # in FedAMP's memory: w_s, and who has sent one
@@ -60,8 +60,7 @@ class Ditto(Beside):
     personalization, ICML 2021 (algorithm 1). Deviation: the average weighs clients by examples.
     """
 
-    limits = within(lam=">= 0")
-    lam: float = 0.1
+    lam: NonNegativeFloat = 0.1
     own: Optimizer | None = None
 
     broadcast = FedProx.broadcast  # the received model w
@@ -96,10 +95,9 @@ class APFL(Beside):
     """
 
     keeps = (OWN, MIX)
-    limits = within(alpha="[0, 1]", rate="> 0")
-    alpha: float = 0.5
+    alpha: Share = 0.5
     adaptive: bool = False
-    rate: float | None = None
+    rate: PositiveFloat | None = None
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, itself as the first own one, and alpha."""
@@ -154,10 +152,9 @@ class PFedMe(Beside):
     mini-batch, as in the released code. Deviation: the average weighs clients by examples.
     """
 
-    limits = within(lam="> 0", steps=">= 1", eta="> 0")
-    lam: float = 15.0
-    steps: int = 5
-    eta: float = 0.01
+    lam: PositiveFloat = 15.0
+    steps: PositiveInt = 5
+    eta: PositiveFloat = 0.01
 
     def check(self) -> None:
         FedAvg.check(self)
@@ -214,10 +211,9 @@ class FedAMP(FedAvg):
     reads_examples = True
     trains = ("base.", "head.")
     keeps = ("base.", "head.")
-    limits = within(lam=">= 0", sigma="> 0", alpha="> 0")
-    lam: float = 0.01
-    sigma: float = 10.0
-    alpha: float | None = None
+    lam: NonNegativeFloat = 0.01
+    sigma: PositiveFloat = 10.0
+    alpha: PositiveFloat | None = None
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0: all models are the same, and the server has none."""

@@ -1,7 +1,7 @@
 """PM-MoE: a gate per client over everybody's private parts, and a mixture of two bases (004)."""
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from fedlib.models.families import GateNet
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition import whole_part
 from fedlib.randomness import torch_seed
-from fedlib.values import value, within
+from fedlib.values import NonNegativeInt, PositiveFloat, value
 
 POOL, KEPT, PLACE = "pool.", "kept.experts", "place"
 # What is precomputed: the experts' logits, the rest of the logits, and what the gate sees.
@@ -61,16 +61,15 @@ class PMMoE(SecondStage):
 
     trains = (GATE,)
     stored_as: ClassVar[dict[str, str]] = {"own_expert_bias": "favour"}
-    limits = within(top=">= 0", denoise="[0, 1)", temperature="> 0")
     of: SplitModel = FedPer()
     epochs: int = 50
     batch_size: int | None = 10
     client: Optimizer = sgd(0.1)
     gate: GateNet = GateNet()
-    top: int = 0
+    top: NonNegativeInt = 0
     renormalised: bool = False
-    denoise: float = 0.0
-    temperature: float = 1.0
+    denoise: Annotated[float, "[0, 1)"] = 0.0
+    temperature: PositiveFloat = 1.0
     own_expert_bias: float = 0.0
 
     def is_local(self, name: str) -> bool:

@@ -5,7 +5,7 @@ Both hand the server a client's part of every average, u_s (w - w_s), and nothin
 
 import itertools
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from fedlib.engine.train import Cohort
 from fedlib.federation import Federation
 from fedlib.models import Params, is_statistic
 from fedlib.randomness import torch_seed
-from fedlib.values import as_of, value, within
+from fedlib.values import NonNegativeFloat, PositiveFloat, PositiveInt, as_of, value
 
 HOOKS = (
     "federates", "reads_examples", "is_local", "stays", "leaves", "init", "decide",
@@ -94,10 +94,9 @@ class Private(Summed):
             [0.3000, 0.4000]])
     """
 
-    limits = within(clip="> 0", noise=">= 0", at=("server", "client"))
-    clip: float = 1.0
-    noise: float = 1.0
-    at: str = "server"
+    clip: PositiveFloat = 1.0
+    noise: NonNegativeFloat = 1.0
+    at: Annotated[str, ("server", "client")] = "server"
 
     def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return what ``of`` keeps, and a client's clipped part of every average."""
@@ -156,9 +155,8 @@ class SecureSum(Summed):
     learning, CCS 2017.
     """
 
-    limits = within(bits="[1, 30]", most=">= 1")
-    bits: int = 20
-    most: int = 1000
+    bits: Annotated[int, "[1, 30]"] = 20
+    most: PositiveInt = 1000
 
     def payload(self, state: State, row: int) -> State:
         """Refuse: nothing would be masked."""

@@ -17,7 +17,7 @@ from fedlib.models import Batch, Net, Params, add_prefix, select_prefix
 from fedlib.models.families import drawn
 from fedlib.optim import Optimizer, Stepper, adam, sgd
 from fedlib.randomness import torch_seed
-from fedlib.values import value, within
+from fedlib.values import NonNegativeFloat, NonNegativeInt, PositiveInt, value
 
 MADE = "generator."
 POOL = "pool"  # p(y) over all clients, cumulated
@@ -46,13 +46,12 @@ class FedGen(FedAvg):
     """
 
     trains = ("base.", "head.")
-    limits = within(noise=">= 1", hidden=">= 1", invented=">= 1", steps=">= 0", alpha=">= 0")
-    noise: int = 512
-    hidden: int = 512
+    noise: PositiveInt = 512
+    hidden: PositiveInt = 512
     fit: Optimizer = adam(5e-3)
-    steps: int = 1000
-    invented: int = 10
-    alpha: float = 1.0
+    steps: NonNegativeInt = 1000
+    invented: PositiveInt = 10
+    alpha: NonNegativeFloat = 1.0
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model and the generator."""
@@ -129,9 +128,8 @@ class FedGH(LGFedAvg):
     0's by mistake, here it is its own (A39).
     """
 
-    limits = within(pairs=">= 1")
     head: Optimizer = sgd(1.0)
-    pairs: int = 10
+    pairs: PositiveInt = 10
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return nothing: no leaf is sent back."""

@@ -18,7 +18,7 @@ from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Net, Params, add_prefix, select_prefix
 from fedlib.models.families import drawn
 from fedlib.randomness import torch_seed
-from fedlib.values import value, within
+from fedlib.values import NonNegativeFloat, PositiveInt, value
 
 MEAN = "running_mean"  # what a BatchNorm layer's leaves have
 OWN, POLICY = "own.", "policy."
@@ -186,8 +186,7 @@ class FedRep(Personal):
     """
 
     local: tuple[str, ...] = ("head.",)
-    limits = within(head_epochs=">= 1")
-    head_epochs: int = 10
+    head_epochs: PositiveInt = 10
 
     def phases(self) -> tuple[Phase, ...]:
         """Return a phase of the head and one of the base."""
@@ -246,8 +245,7 @@ class LocalGlobal(FedAvg):
     """
 
     reads_examples = True
-    limits = within(cut=">= 1")
-    cut: int = 3
+    cut: PositiveInt = 3
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf belongs to the first ``cut`` modules of the base."""
@@ -336,8 +334,7 @@ class FedCP(SplitModel):
 
     experts = OWN
     trains = ("base.", POLICY, OWN)
-    limits = within(apart=">= 0")
-    apart: float = 5.0
+    apart: NonNegativeFloat = 5.0
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, a second head like the first, and the policy."""
@@ -443,9 +440,8 @@ class GPFL(SplitModel):
 
     experts = "head."
     trains = ("base.", "head.", LABELS, STEERED)
-    limits = within(near=">= 0", decay=">= 0")
-    near: float = 0.01
-    decay: float = 0.1
+    near: NonNegativeFloat = 0.01
+    decay: NonNegativeFloat = 0.1
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, the labels' embeddings and the steering."""
@@ -534,9 +530,8 @@ class DBE(SplitModel):
     trains: ClassVar[tuple[str, ...]] = ("base.", "head.", VECTOR, RUNNING)
     keeps = (RUNNING,)
     plain = True
-    limits = within(kappa=">= 0")
     below_head = True
-    kappa: float = 50.0
+    kappa: NonNegativeFloat = 50.0
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and vectors that start at zero."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Family, Net, Params
 from fedlib.optim import Optimizer
-from fedlib.values import value, within
+from fedlib.values import NonNegativeFloat, PositiveInt, value
 
 if TYPE_CHECKING:
     from fedlib.engine.train import Cohort
@@ -48,11 +48,10 @@ class EarlyStop:
     3
     """
 
-    limits = within(every=">= 1", patience=">= 1", min_delta=">= 0", keep=("best", "last"))
-    every: int = 5
-    patience: int = 10
-    min_delta: float = 0.0
-    keep: str = "best"
+    every: PositiveInt = 5
+    patience: PositiveInt = 10
+    min_delta: NonNegativeFloat = 0.0
+    keep: Annotated[str, ("best", "last")] = "best"
 
 
 @value
@@ -76,23 +75,16 @@ class Phase:
     (Phase(optimizer=Optimizer(), epochs=2),)
     """
 
-    limits = within(
-        epochs=">= 1",
-        batch_size=">= 1",
-        repeat=">= 1",
-        watch=("nll", "loss"),
-        side=("local", "shared", "both"),
-    )
     optimizer: Optimizer
-    epochs: int = 1
-    batch_size: int | None = 64
+    epochs: PositiveInt = 1
+    batch_size: PositiveInt | None = 64
     train: tuple[str, ...] = ("",)
     loss: str = "loss"
     stop: EarlyStop | None = None
     noise: tuple[tuple[str, int | str | Family], ...] = ()
-    watch: str = "nll"
-    side: str = "both"
-    repeat: int = 1
+    watch: Annotated[str, ("nll", "loss")] = "nll"
+    side: Annotated[str, ("local", "shared", "both")] = "both"
+    repeat: PositiveInt = 1
     after: str = ""
 
     def moves(self, leaves: Iterable[str], local: Collection[str]) -> tuple[str, ...]:

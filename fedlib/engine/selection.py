@@ -1,13 +1,14 @@
 """Who takes part in a round: drawn by (seed, round, client id), never by a client's row."""
 
 import math
+from typing import Annotated
 
 import numpy as np
 
 from fedlib.federation import Federation
 from fedlib.partition import whole_part
 from fedlib.randomness import generator
-from fedlib.values import value, within
+from fedlib.values import NonNegativeInt, value
 
 
 @value
@@ -36,12 +37,11 @@ class Selection:
     Towards federated learning at scale, MLSys 2019 (availability by the time of day, dropouts).
     """
 
-    limits = within(available="(0, 1]", period=">= 0", dropout="[0, 1)")
     size: int | float = 10
     weighted: bool = False
-    available: float = 1.0
-    period: int = 0
-    dropout: float = 0.0
+    available: Annotated[float, "(0, 1]"] = 1.0
+    period: NonNegativeInt = 0
+    dropout: Annotated[float, "[0, 1)"] = 0.0
 
     def check(self) -> None:
         whole = isinstance(self.size, int)

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedlib.values import ALLOWED, READING, value, within
+from fedlib.values import ALLOWED, READING, NonNegativeInt, PositiveInt, value
 
 Params = dict[str, Tensor]
 # Several dense nets of at most so many parameters fit into a CPU core's own cache together.
@@ -58,22 +59,13 @@ class LeNet(Family):
     (84, 62006)
     """
 
-    limits = within(
-        channels=">= 1",
-        hidden=">= 1",
-        kernel=">= 1",
-        dropout="[0, 1)",
-        channel_dropout="[0, 1)",
-        response_norm=">= 0",
-        output=("log-softmax", "softmax"),
-    )
-    channels: tuple[int, ...] = (6, 16)
-    hidden: tuple[int, ...] = (120, 84)
-    kernel: int = 5
-    response_norm: int = 0
-    dropout: float = 0.0
-    channel_dropout: float = 0.0
-    output: str = "log-softmax"
+    channels: tuple[PositiveInt, ...] = (6, 16)
+    hidden: tuple[PositiveInt, ...] = (120, 84)
+    kernel: PositiveInt = 5
+    response_norm: NonNegativeInt = 0
+    dropout: Annotated[float, "[0, 1)"] = 0.0
+    channel_dropout: Annotated[float, "[0, 1)"] = 0.0
+    output: Annotated[str, ("log-softmax", "softmax")] = "log-softmax"
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return convolutions, pooling and hidden layers; see ``Family``."""
@@ -116,8 +108,7 @@ class MLP(Family):
     197200
     """
 
-    limits = within(hidden=">= 1")
-    hidden: tuple[int, ...] = (200, 200)
+    hidden: tuple[PositiveInt, ...] = (200, 200)
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the hidden layers; see ``Family``."""
@@ -152,10 +143,9 @@ class GateNet(Family):
     released code also has dropout and a ReLU after the first layer.
     """
 
-    limits = within(activation=tuple(ACTIVATIONS), init=tuple(INITS))
     hidden: tuple[int, ...] = (128, 256, 128)
-    activation: str = "leaky_relu"
-    init: str = "orthogonal"
+    activation: Annotated[str, tuple(ACTIVATIONS)] = "leaky_relu"
+    init: Annotated[str, tuple(INITS)] = "orthogonal"
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the hidden layers; see ``Family``."""
@@ -262,10 +252,9 @@ class ResNet(Family):
     (64, 278324)
     """
 
-    limits = within(widths=">= 1", blocks=">= 1", groups=">= 1")
-    blocks: int = 3
-    widths: tuple[int, ...] = (16, 32, 64)
-    groups: int = 2
+    blocks: PositiveInt = 3
+    widths: tuple[PositiveInt, ...] = (16, 32, 64)
+    groups: PositiveInt = 2
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the network up to its global average pooling; see ``Family``."""

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from fedlib.models.families import Family, shaped
-from fedlib.values import value, within
+from fedlib.values import PositiveInt, value
 
 UNKNOWN = 1
 DIRECTIONS = ("", "_reverse")
@@ -28,11 +28,10 @@ class BiLSTM(Family):
     16
     """
 
-    limits = within(vocabulary=">= 1", embedding=">= 1", hidden=">= 1", tokens=">= 1")
-    vocabulary: int = 10_002
-    embedding: int = 100
-    hidden: int = 64
-    tokens: int | None = None
+    vocabulary: PositiveInt = 10_002
+    embedding: PositiveInt = 100
+    hidden: PositiveInt = 64
+    tokens: PositiveInt | None = None
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return embedding and LSTM; see ``Family``."""
@@ -56,9 +55,8 @@ class FastText(Family):
     6
     """
 
-    limits = within(vocabulary=">= 1", width=">= 1")
-    vocabulary: int = 98_635
-    width: int = 32
+    vocabulary: PositiveInt = 98_635
+    width: PositiveInt = 32
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return embedding, mean and linear layer; see ``Family``."""

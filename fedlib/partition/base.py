@@ -6,13 +6,14 @@ Those are: what its clients see differently, some of them, all more than once.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedlib.partition import draws
 from fedlib.partition.draws import Ints, Partition, Pool, examples
-from fedlib.values import as_of, value, within
+from fedlib.values import PositiveFloat, PositiveInt, as_of, value
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,17 @@ class Rotated(SideInformation):
     [0, 0, 0, 1, 1, 1]
     """
 
-    limits = within(alpha="> 0", angles="(-inf, inf)")
-    angles: tuple[float, ...] = (0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0)
-    alpha: float | None = 1.0
+    angles: Annotated[tuple[float, ...], "(-inf, inf)"] = (
+        0.0,
+        45.0,
+        90.0,
+        135.0,
+        180.0,
+        225.0,
+        270.0,
+        315.0,
+    )
+    alpha: PositiveFloat | None = 1.0
 
     @property
     def feature(self) -> tuple[str, int]:
@@ -154,8 +163,7 @@ class LabelPermuted(SideInformation):
     {'permutation': 2}
     """
 
-    limits = within(permutations="> 0")
-    permutations: int = 4
+    permutations: PositiveInt = 4
 
     @property
     def feature(self) -> tuple[str, int]:
@@ -197,8 +205,7 @@ class RepeatedDeals(RequestWrapper):
     Source: IFCA (Ghosh et al. 2020), sec. 6; 003, Rotated CIFAR-10.
     """
 
-    limits = within(times="> 0")
-    times: int = 2
+    times: PositiveInt = 2
 
     def population(self) -> int:
         return self.times * self.of.population()

@@ -1,7 +1,7 @@
 """What a client does not train on: twins from elsewhere, some of its own, what opted out."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedlib.partition import draws
 from fedlib.partition.base import Request
 from fedlib.partition.draws import Ints, Partition, examples
-from fedlib.values import value, within
+from fedlib.values import PositiveInt, Share, value
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +40,10 @@ class MatchedHoldout:
     {'train': 50, 'validation': 20, 'test': 30}
     """
 
-    limits = within(pool="> 0", validation="> 0", test="> 0", source=("train", "test"))
-    pool: int = 5000
-    validation: int = 50
-    test: int = 100
-    source: str = "train"
+    pool: PositiveInt = 5000
+    validation: PositiveInt = 50
+    test: PositiveInt = 100
+    source: Annotated[str, ("train", "test")] = "train"
 
     def divide(self, request: Request, train: Any, test: Any, classes: int, seed: int) -> Division:
         """The division of a request; see `divide`."""
@@ -86,11 +85,10 @@ class LocalHoldout:
     {'train': 72, 'validation': 8, 'test': 20}
     """
 
-    limits = within(test="(0, 1)", validation="[0, 1)", train="(0, 1]")
-    test: float = 0.25
-    validation: float = 0.1
+    test: Annotated[float, "(0, 1)"] = 0.25
+    validation: Annotated[float, "[0, 1)"] = 0.1
     merge: bool = False
-    train: float = 1.0
+    train: Annotated[float, "(0, 1]"] = 1.0
 
     def divide(self, request: Request, train: Any, test: Any, classes: int, seed: int) -> Division:
         """The division of a request; see `divide`."""
@@ -147,9 +145,8 @@ class OptOut:
     (3, 6)
     """
 
-    limits = within(clients="[0, 1]", share="[0, 1]")
-    clients: float = 0.9
-    share: float = 1.0
+    clients: Share = 0.9
+    share: Share = 1.0
 
     def stays_in(
         self, train: Partition, labels: Ints, seed: int, first: int = 0, population: int = 0

@@ -1,7 +1,7 @@
 """The schemes of dealing, as values: label skew, quantity skew, mixtures by hand, natural ones."""
 
 from itertools import repeat
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedlib.partition import draws
 from fedlib.partition.base import Request
 from fedlib.partition.draws import Ints, Partition, Pool
-from fedlib.values import value, within
+from fedlib.values import PositiveFloat, PositiveInt, Share, value
 
 
 @value
@@ -30,10 +30,9 @@ class Dirichlet(Request):
     [40, 40, 40, 40, 40]
     """
 
-    limits = within(clients="> 0", alpha="> 0", size="> 0")
-    clients: int = 100
-    alpha: float = 1.0
-    size: int | None = None
+    clients: PositiveInt = 100
+    alpha: PositiveFloat = 1.0
+    size: PositiveInt | None = None
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         size = draws.each_of(self.clients, self.size, len(pool.positions))
@@ -64,9 +63,8 @@ class IID(Request):
     True
     """
 
-    limits = within(clients="> 0", size="> 0")
-    clients: int = 100
-    size: int | None = None
+    clients: PositiveInt = 100
+    size: PositiveInt | None = None
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         sizes = np.full(self.clients, draws.each_of(self.clients, self.size, len(pool.positions)))
@@ -88,10 +86,9 @@ class QuantitySkew(Request):
     True
     """
 
-    limits = within(clients="> 0", alpha="> 0", least="> 0")
-    clients: int = 100
-    alpha: float = 1.0
-    least: int = 10
+    clients: PositiveInt = 100
+    alpha: PositiveFloat = 1.0
+    least: PositiveInt = 10
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         """ValueError also when no draw is large enough."""
@@ -124,9 +121,8 @@ class Shards(Request):
     True
     """
 
-    limits = within(clients="> 0", shards="> 0")
-    clients: int = 100
-    shards: int = 2
+    clients: PositiveInt = 100
+    shards: PositiveInt = 2
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         total, shards = len(pool.positions), self.clients * self.shards
@@ -155,11 +151,10 @@ class MajorityClasses(Request):
     [2, 2, 2, 2, 2]
     """
 
-    limits = within(clients="> 0", size="> 0", p="[0, 1]", pairs=("distinct", "disjoint"))
-    clients: int = 100
-    size: int = 100
-    p: float = 0.8
-    pairs: str = "distinct"
+    clients: PositiveInt = 100
+    size: PositiveInt = 100
+    p: Share = 0.8
+    pairs: Annotated[str, ("distinct", "disjoint")] = "distinct"
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         """ValueError names the class that runs out."""
@@ -207,11 +202,10 @@ class Pachinko(Request):
     'coarse_label'
     """
 
-    limits = within(clients="> 0", size="> 0", root_alpha="> 0", leaf_alpha="> 0")
-    clients: int = 500
-    size: int = 100
-    root_alpha: float = 0.1
-    leaf_alpha: float = 10.0
+    clients: PositiveInt = 500
+    size: PositiveInt = 100
+    root_alpha: PositiveFloat = 0.1
+    leaf_alpha: PositiveFloat = 10.0
     coarse: str = "coarse_label"
 
     def deal(self, pool: Pool, seed: int) -> Partition:
@@ -255,9 +249,8 @@ class ByColumn(Request):
     (3, 2)
     """
 
-    limits = within(clients="> 0")
     column: str = "writer_id"
-    clients: int | None = None
+    clients: PositiveInt | None = None
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         """ValueError with too few clients, and for an example that is nobody's."""
@@ -303,14 +296,11 @@ class ClassDirichlet(Request):
     1797
     """
 
-    limits = within(
-        clients="> 0", alpha="> 0", shared="[0, 1)", least="> 0", seed="[0, 4294967296)"
-    )
-    clients: int = 20
-    alpha: float = 0.1
-    shared: float = 0.0
-    least: int | None = None
-    seed: int | None = 1
+    clients: PositiveInt = 20
+    alpha: PositiveFloat = 0.1
+    shared: Annotated[float, "[0, 1)"] = 0.0
+    least: PositiveInt | None = None
+    seed: Annotated[int | None, "[0, 4294967296)"] = 1
 
     def dealt(self, pool: Pool, seed: int) -> tuple[Partition, np.random.RandomState]:
         """The partition in the order dealt, and the stream as it stands after that.

@@ -10,7 +10,7 @@ from fedlib.engine import State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params
 from fedlib.randomness import torch_seed
-from fedlib.values import value, within
+from fedlib.values import NonNegativeFloat, value
 
 DRAW = "noise/phi"  # in the server's memory: the seed and number of a round
 
@@ -23,8 +23,7 @@ class NoisyFedMix(FedMix):
     of phi. A client's draw depends on seed, round and its id.
     """
 
-    limits = within(noise=">= 0")
-    noise: float = 1.0
+    noise: NonNegativeFloat = 1.0
 
     def before_round(self, fed: Federation, state: State, rows: Tensor) -> State:
         """Return the state with what the clients' draws of this round depend on."""

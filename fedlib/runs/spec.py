@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from fedlib.engine.evaluate import Scores
 from fedlib.metrics import gradient_divergence
 from fedlib.runs.source import digest, foreign
 from fedlib.tasks import Task
-from fedlib.values import from_dict, key_of, to_dict, value, within
+from fedlib.values import NonNegativeInt, PositiveInt, from_dict, key_of, to_dict, value
 
 # Raise this when the same experiment would give other numbers than before (a change of default, a
 # repaired bug): old results then keep their key and are no longer found.
@@ -64,16 +64,15 @@ class Experiment:
 
     task: Task
     algorithm: FedAvg
-    rounds: int
+    rounds: PositiveInt
     cohort: int | float | Selection = 10
-    seed: int = 0
-    evaluate_every: int = 10
+    seed: NonNegativeInt = 0
+    evaluate_every: NonNegativeInt = 10
     after: Experiment | None = None
     audit: bool = False
-    keep: str = "last"
+    keep: Annotated[str, ("last", "best")] = "last"
     beside: Experiment | None = None
 
-    limits = within(rounds=">= 1", evaluate_every=">= 0", seed=">= 0", keep=("last", "best"))
 
     def check(self) -> None:
         if not isinstance(self.cohort, Selection):

@@ -18,7 +18,7 @@ from fedlib.partition import IID, ClientSubset, MatchedHoldout
 from fedlib.privacy import NoisyFedMix
 from fedlib.runs import Experiment, initial_state, run_with_state
 from fedlib.tasks import Task
-from fedlib.values import value, within
+from fedlib.values import PositiveInt, value
 from papers import fedmix as names
 from papers.scaled import BOTH, ONCE, sections, tasks
 
@@ -33,11 +33,9 @@ class Mixtures(Setting):
     the centralised mixture (Fig. 14b): on small data an epoch has few steps.
     """
 
-    limits = within(experts=">= 1")
-
     server_rate: float = 1e-3
     phi_rate: float = 1e-3
-    experts: int = 4
+    experts: PositiveInt = 4
     epochs: int = 5
 
     @property

@@ -14,7 +14,7 @@ from fedlib.models import Params
 from fedlib.models.families import ACTIVATIONS, INITS, GateNet
 from fedlib.optim import sgd
 from fedlib.runs import Experiment, rounds, run_with_state
-from fedlib.values import value, within
+from fedlib.values import NonNegativeFloat, value
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
 from papers.scaled import MAJORITY, ONCE, floor, sections, tasks
 
@@ -36,14 +36,12 @@ class PrivateParts(Setting):
     ``gate_epochs``, ``gammas`` and ``temperatures``. What has no default here differs by scale.
     """
 
-    limits = within(ratios=">= 0")
-
     near: float = 0.01
     decay: float = 0.1
     gate_rate: float = 0.1
     gamma: float = 0.2
     experts: int = 4
-    ratios: tuple[float, ...] = (0.0, 0.2)
+    ratios: tuple[NonNegativeFloat, ...] = (0.0, 0.2)
     gate_rates: tuple[float, ...] = (0.05, 0.1, 0.5)
     gammas: tuple[float, ...] = (0.2, 0.5, 0.8)
     temperatures: tuple[float, ...] = (1.0, 0.1, 0.01, 0.001)
