@@ -148,10 +148,9 @@ class MOON(FedAvg):
 
     def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
-        theirs, mine = (
-            normalize(net.features(leaves, batch.x), dim=-1, eps=LEAST)
-            for leaves in (select_prefix(ctx, RECEIVED), select_prefix(frozen, PREVIOUS))
-        )
+        models = select_prefix(ctx, RECEIVED), select_prefix(frozen, PREVIOUS)
+        h = (net.features(leaves, batch.x) for leaves in models)
+        theirs, mine = (normalize(features, dim=-1, eps=LEAST) for features in h)
         return Precomputed({"apart": (mine - theirs) / self.tau}, {})
 
     @uses_precomputed("precompute")

@@ -206,10 +206,8 @@ def _end(
         after = {**trained.leaves, **own}
         test = vmap_clients(one_client(partial(accuracy, algorithm), fed.net, common), len(rows))
         tables = (fed.validation, fed.test) if score else ()
-        scores = {
-            split: test(after, context, table.whole(rows)).double().cpu()
-            for split, table in zip(SPLITS, tables, strict=False)
-        }
+        parts = zip(SPLITS, tables, strict=False)
+        scores = {n: test(after, context, t.whole(rows)).double().cpu() for n, t in parts}
     return Sent(message, {n: after[n] for n in local}, {"loss": trained.loss, **scores})
 
 

@@ -15,6 +15,8 @@ from fedlib.partition import draws
 from fedlib.partition.draws import Ints, Partition, Pool, examples
 from fedlib.values import PositiveFloat, PositiveInt, as_of, value
 
+EIGHTHS = tuple(45.0 * turn for turn in range(8))  # degrees
+
 
 @dataclass(frozen=True)
 class Request:
@@ -121,16 +123,7 @@ class Rotated(SideInformation):
     [0, 0, 0, 1, 1, 1]
     """
 
-    angles: Annotated[tuple[float, ...], "(-inf, inf)"] = (
-        0.0,
-        45.0,
-        90.0,
-        135.0,
-        180.0,
-        225.0,
-        270.0,
-        315.0,
-    )
+    angles: Annotated[tuple[float, ...], "(-inf, inf)"] = EIGHTHS
     alpha: PositiveFloat | None = 1.0
 
     @property

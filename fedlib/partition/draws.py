@@ -142,10 +142,8 @@ def generators_of(seed: int, purpose: str, keys: Ints) -> Iterator[np.random.Gen
 
 def stacks_of(pool: Pool, seed: int, purpose: str) -> list[Ints]:
     """The pool's positions class by class, each class shuffled by its own generator."""
-    return [
-        generator_of(seed, purpose, label).permutation(stack)
-        for label, stack in enumerate(pool.stacks())
-    ]
+    stacks = enumerate(pool.stacks())
+    return [generator_of(seed, purpose, label).permutation(stack) for label, stack in stacks]
 
 
 def draw_labels(generator: np.random.Generator, alpha: float, left: Ints, size: int) -> Ints:

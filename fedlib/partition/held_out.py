@@ -55,13 +55,9 @@ class MatchedHoldout:
         dealt, tested = (rest, None) if self.source == "train" else (None, rest)
         mine = request.deal(examples(train.labels, dealt, classes, train.columns), seed)
         shares = mine.shares(train.labels, classes)
-        parts = {
-            "train": mine,
-            "validation": draws.matched(
-                ours.labels, shares, size=self.validation, seed=seed, pool=held
-            ),
-            "test": draws.matched(test.labels, shares, size=self.test, seed=seed, pool=tested),
-        }
+        chosen = draws.matched(ours.labels, shares, size=self.validation, seed=seed, pool=held)
+        last = draws.matched(test.labels, shares, size=self.test, seed=seed, pool=tested)
+        parts = {"train": mine, "validation": chosen, "test": last}
         return Division(parts, {"train": "train", "validation": self.source, "test": "test"})
 
 

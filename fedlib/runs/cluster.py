@@ -84,9 +84,8 @@ class Cluster(Workers):
         # Ray would begin again from what was sent first; retries are ours, from what came back.
         needs = {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
         self.remote = ray.remote(train_here).options(**needs)
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=True
-        )
+        node = ray.get_runtime_context().get_node_id()
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
         how = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
         self.mailbox = ray.remote(Mailbox).options(**how).remote()
 

@@ -27,10 +27,8 @@ WHAT = "exported result of fedlib"
 MOST_NAMED = 20  # runs, in an error
 _WORDS = ("metric", "item")
 _WORD = pa.dictionary(pa.int32(), pa.string())
-_SCHEMA = pa.schema(
-    [("key", _WORD), ("run", _WORD)]
-    + [(f.name, _WORD if f.name in _WORDS else f.type) for f in SCHEMA]
-)
+_METRICS = [(f.name, _WORD if f.name in _WORDS else f.type) for f in SCHEMA]
+_SCHEMA = pa.schema([("key", _WORD), ("run", _WORD), *_METRICS])
 
 
 def export(results: Iterable[Result], name: str) -> Path:

@@ -314,9 +314,8 @@ class Training:
         """Return a fresh state, after the stages before, which are trained unless they are there."""
         how = self.how._replace(callbacks=(), again=False)._asdict()
         made = [run_with_state(stage, **how) for stage in self.experiment.before]
-        self._following = provenance.following(
-            (result.experiment.key, result.provenance, ended) for result, ended in made
-        )
+        earlier = ((r.experiment.key, r.provenance, ended) for r, ended in made)
+        self._following = provenance.following(earlier)
         self._since = provenance.clock()  # what they have cost stands in their own provenance
         return self.fresh([state for _, state in made])
 
@@ -332,10 +331,8 @@ class Training:
             if kept is None:
                 return True
             ends.append(kept.state)
-        wanted, found = (
-            {n: t.shape for n, t in {**s.shared, **s.local}.items()}
-            for s in (initial_state(self.experiment, self.fed, ends), state)
-        )
+        both = initial_state(self.experiment, self.fed, ends), state
+        wanted, found = ({n: t.shape for n, t in {**s.shared, **s.local}.items()} for s in both)
         if wanted == found:
             return True
         name = min(n for n in wanted | found if wanted.get(n) != found.get(n))

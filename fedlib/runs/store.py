@@ -166,10 +166,8 @@ class RunFolder:
             return None
         flat, metadata = atomic.load_tensors(path)
         state = State.from_flat({n: t for n, t in flat.items() if not n.startswith((BEST, LAST))})
-        best, last = (
-            State.from_flat(some) if (some := select_prefix(flat, prefix)) else None
-            for prefix in (BEST, LAST)
-        )
+        others = (select_prefix(flat, prefix) for prefix in (BEST, LAST))
+        best, last = (State.from_flat(some) if some else None for some in others)
         with atomic.reading(path, "checkpoint of this library"):
             completed, data = int(metadata["completed"]), metadata.get("data", "")
             segments = list(json.loads(metadata.get("segments", "[]")))
