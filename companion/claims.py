@@ -196,21 +196,13 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     table = table.iloc[demonstrations(table).argsort(kind="stable")]
     quotes = table["quote"].map(lambda words: f" (“{words}”)" if words else "")
     asked = table["exploratory"].astype(bool).map({True: ", exploratory", False: ""})
-    detects = [
-        "" if pd.isna(d) else f"{d:.2g} {unit}".strip()
-        for d, unit in zip(table["detects"], table["unit"], strict=True)
-    ]
-    seeds = [
-        f"{n} ({enough(more)} would decide)" if more else str(n or "")
-        for n, more in zip(table["seeds"], table["needed"], strict=True)
-    ]
-    new: dict[str, Any] = {
-        "claim": table["claim"] + quotes,
-        "whose": table["kind"] + asked,
-        "seeds": seeds,
-    }
+    least = zip(table["detects"], table["unit"], strict=True)
+    counts = zip(table["seeds"], table["needed"], strict=True)
+    detects = ["" if pd.isna(d) else f"{d:.2g} {unit}".strip() for d, unit in least]
+    seeds = [f"{n} ({enough(more)} would decide)" if more else str(n or "") for n, more in counts]
+    new: dict[str, Any] = {"claim": table["claim"] + quotes, "whose": table["kind"] + asked}
     demo = demonstrations(table).map({True: f" ({DEMO})", False: ""})
-    new |= {"can detect": detects, "verdict": table["verdict"] + demo}
+    new |= {"seeds": seeds, "can detect": detects, "verdict": table["verdict"] + demo}
     columns = ["tested on", "claim", "whose", "place", "measured", "can detect", "seeds", "verdict"]
     return table.assign(**new)[columns]
 
@@ -266,9 +258,8 @@ def _judge(
     )  # fmt: skip
     if len(values) < LEAST_SEEDS:
         return claim
-    verdict = (
-        HOLDS if least < low and high < most else FAILS if high < least or most < low else OPEN
-    )
+    beyond = high < least or most < low
+    verdict = HOLDS if least < low and high < most else FAILS if beyond else OPEN
     asked = bounds if least < mean < most else [least if mean <= least else most]
     nearest = min(bounds, key=lambda b: abs(mean - b))
     p = min(looked * max(inference.p_value(values, b, ends) for b in asked), 1.0)

@@ -153,10 +153,8 @@ def seeded(experiment: Experiment, seed: int, rounds: int = 0, usual: int = 0) -
 
     Stages of the ``usual`` number of rounds play ``rounds``, if that is not 0.
     """
-    after, beside = (
-        stage and seeded(stage, seed, rounds, usual)
-        for stage in (experiment.after, experiment.beside)
-    )
+    stages = experiment.after, experiment.beside
+    after, beside = (stage and seeded(stage, seed, rounds, usual) for stage in stages)
     length = rounds if rounds and experiment.rounds == usual else experiment.rounds
     return replace(experiment, seed=seed, rounds=length, after=after, beside=beside)
 

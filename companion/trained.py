@@ -107,9 +107,8 @@ def sound(
     every = [*judge(frame)]
     if not len(runs):
         return every
-    less, cut = (
-        _by_text(judge, frame[~of(frame, runs, anybody=anybody)]) for anybody in (False, True)
-    )
+    left = (frame[~of(frame, runs, anybody=anybody)] for anybody in (False, True))
+    less, cut = (_by_text(judge, rows) for rows in left)
     return [_sound(claim, less.get(_key(claim)), cut.get(_key(claim)), runs) for claim in every]
 
 

@@ -151,9 +151,8 @@ def _small(figure: Figure) -> bytes:
     """Return a figure as a PNG for a page with many of them: fewer pixels, of few colours."""
     png = BytesIO()
     picture = Image.open(BytesIO(_png(figure, _COARSE))).convert("RGB")
-    picture.quantize(_FEW, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-        png, format="png", optimize=True
-    )
+    small = picture.quantize(_FEW, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    small.save(png, format="png", optimize=True)
     return png.getvalue()
 
 

@@ -37,11 +37,9 @@ Only = Annotated[str, typer.Option(help="names or numbers of notebooks, as in 00
 Jobs = Annotated[int, typer.Option(min=0, help="notebooks at once, 0 for one per core")]
 Count = Annotated[int, typer.Option(min=0, help="0 for the scale's own")]
 Workers = Annotated[int, typer.Option(min=1, help="processes at once")]
+_PART = "NAME[:DATASET][@SEEDS][/FIELD=VALUE]"
 Sections = Annotated[
-    list[str],
-    typer.Option(
-        "--section", metavar="NAME[:DATASET][@SEEDS][/FIELD=VALUE]", help="parts, in this order"
-    ),
+    list[str], typer.Option("--section", metavar=_PART, help="parts, in this order")
 ]
 Blocks = Annotated[list[int], typer.Option("--block", help="of the campaign, in this order")]
 Fields = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE")]

@@ -118,10 +118,8 @@ def _second_stages(setting: PrivateParts, generalist: Experiment) -> dict[str, E
     alone, tuned = at_home(setting, setting.rounds), at_home(setting, setting.tuned, generalist)
     mix, found = local_round(setting, epochs=setting.tuned), local_round(setting, clusters=CLUSTERS)
     both = algorithms.Mixture(**mix, train_global=True)
-    greedy, explored = (
-        federated(setting, algorithms.IFCA(**found, explore=Explore(eps)), cohort=1.0)
-        for eps in (0.0, EPSILON)
-    )
+    clustered = (algorithms.IFCA(**found, explore=Explore(eps)) for eps in (0.0, EPSILON))
+    greedy, explored = (federated(setting, one, cohort=1.0) for one in clustered)
     gated = algorithms.Mixture(**mix, frozen=True)
     return {
         LOCAL: alone,

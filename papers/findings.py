@@ -84,10 +84,8 @@ def _own_scale() -> Numbers:
 
 
 def _last_client() -> Numbers:
-    released, plain = (
-        two_experts.of_panel(_panel(section, "cifar10"))
-        for section in ("as_released", "specialists")
-    )
+    shown = (_panel(section, "cifar10") for section in ("as_released", "specialists"))
+    released, plain = map(two_experts.of_panel, shown)
     last = released[released["departure"] == LAST_CLIENT]
     ps = last["p"].unique().tolist()
     theirs, average = (by(rows, metric=two_experts.GLOBAL)(FEDAVG, p=ps) for rows in (last, plain))
@@ -98,10 +96,8 @@ def _last_client() -> Numbers:
 def _too_small() -> Numbers:
     rows = published("001", "Table 1e")
     rows = rows.assign(p=rows["setting"].str.extract(r"p=([\d.]+)")[0])
-    printed, rescaled = (
-        rows[rows["metric"].str.startswith("global") & rows["metric"].str.endswith(end)]
-        for end in ("accuracy", "DERIVED")
-    )
+    rows = rows[rows["metric"].str.startswith("global")]
+    printed, rescaled = (rows[rows["metric"].str.endswith(e)] for e in ("accuracy", "DERIVED"))
     both = printed.merge(rescaled, on=["method", "p"], suffixes=("", "_rescaled"))
     factors = both["value_rescaled"] / both["value"]
     if not (factors.between(7.5, 7.7).all() and both["value"].lt(25).all()):

@@ -33,9 +33,8 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any)
             ax.plot(runs, [place] * len(runs), "o", color=colour, alpha=0.6, markersize=4)
             ax.plot([of["mean"]], [place], "|", color=colour, markersize=12, markeredgewidth=2)
         places = dict(zip(drawn["method"], drawn.index, strict=True))
-        style.mark_untrained(
-            ax, name, numbers.assign(place=numbers["method"].map(places)), "value", "place"
-        )
+        placed = numbers.assign(place=numbers["method"].map(places))
+        style.mark_untrained(ax, name, placed, "value", "place")
         ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
         ax.set_ylim(-0.6, len(drawn) - 0.4)
         ax.grid(axis="x", alpha=0.25)
@@ -281,6 +280,5 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
         named[item] = rows.assign(label=label.map(lambda name: fill(name, 40)))
         high.append(len(rows) * (0.06 + 0.1 * named[item]["label"].str.count("\n").add(1).max()))
     axes: Style = {"xlabel": "percent", "height_ratios": high, **labels}
-    return fields(
-        named, draw, (style.PAGE, sum(high) / len(high) + 0.75), columns=1, room=0.4, **axes
-    )
+    size = style.PAGE, sum(high) / len(high) + 0.75
+    return fields(named, draw, size, columns=1, room=0.4, **axes)

@@ -399,10 +399,8 @@ def _at_ends(figure: Figure, names: Sequence[str]) -> bool:
     for curves in ends:
         heights = [c.axes.transData.transform(c.get_xydata()[-1])[1] for c in curves]
         apart = np.diff(sorted(heights)).min(initial=np.inf) * 72 / figure.dpi
-        lines = len(curves) == len(names) <= CURVES and all(
-            c.get_linestyle() != "None" for c in curves
-        )
-        if apart < APART or not lines:
+        lines = all(c.get_linestyle() != "None" for c in curves)
+        if apart < APART or not (lines and len(curves) == len(names) <= CURVES):
             return False
     how: Style = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
     for c in (c for curves in ends for c in curves):

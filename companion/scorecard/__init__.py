@@ -43,9 +43,8 @@ def main(registry: Registry) -> None:
     counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
     for name, table in zip(("published numbers", "claims of the papers"), counted, strict=True):
         counts = ", ".join(f"{n} {v}" for v, n in table["verdict"].value_counts().items())
-        print(
-            f"{len(table)} {name}: {counts or 'none tested yet, run make figures SCALE=standard'}"
-        )
+        none = "none tested yet, run make figures SCALE=standard"
+        print(f"{len(table)} {name}: {counts or none}")
     print(file.relative_to(paths.ROOT) if file.is_relative_to(paths.ROOT) else file)
 
 

@@ -22,9 +22,8 @@ def _compared(of: str, table: pd.DataFrame, *, place: Any = None, **words: Any) 
 
 def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what 003 says of Table 2 and Fig. 3 to 5, at the largest J and most exploration."""
-    most, eps, low, high = (
-        float(x) for x in (table["J"].max(), table["eps"].max(), *table["p"].agg(["min", "max"]))
-    )
+    ends = table["J"].max(), table["eps"].max(), *table["p"].agg(["min", "max"])
+    most, eps, low, high = map(float, ends)
     at, place = by(table, J=most, eps=eps), {"J": most, "eps": eps}
     words: dict[str, Any] = {"low": low, "high": high, "most": most, **analysis.conclusion()}
     fewer = [

@@ -145,9 +145,8 @@ def _compared(setting: Adaptive, dataset: str, **where: float) -> list[Run]:
     Between no exploration and the most of it only the best cluster and the mixture; the faster gate
     only where clusters and exploration are most.
     """
-    runs = placed(
-        {common.LOCAL: alone(setting), common.MAJORITY: common.floor(setting.task)}, **where
-    )
+    plain = {common.LOCAL: alone(setting), common.MAJORITY: common.floor(setting.task)}
+    runs = placed(plain, **where)
     most = (max(setting.js), max(setting.eps))
     for clusters in setting.js:
         # One cluster leaves nothing to explore.

@@ -139,12 +139,12 @@ def _communication(setting: Mixtures, dataset: str) -> list[Run]:
     """Return the curves of Fig. 4; on FEMNIST gates are averaged, as local ones overfit."""
     known = methods(setting, **({"gates": "averaged"} if dataset == "femnist" else {}))
     times = {name: times for times, name in names.WIDE.items()}
-    return placed(
-        {
-            m: wider(setting, times[m]) if m in times else federated(setting, known[m])
-            for m in FIG_4[dataset]
-        }
-    )
+
+    def of(method: str) -> Experiment:
+        wide = method in times
+        return wider(setting, times[method]) if wide else federated(setting, known[method])
+
+    return placed({method: of(method) for method in FIG_4[dataset]})
 
 
 @cache

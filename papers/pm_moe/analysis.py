@@ -156,9 +156,8 @@ def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     every = pd.concat([called(table).assign(group=group) for group, table in groups.items()])
     first = every[every["group"] == next(iter(groups))]
     there = every["method"].isin(first["method"]) & every["S"].isin(first["S"])
-    means = frames.bands(
-        every[there].dropna(subset="value"), by=("S", "method", "group"), each=True
-    )
+    rows = every[there].dropna(subset="value")
+    means = frames.bands(rows, by=("S", "method", "group"), each=True)
     means = means.rename(columns={"method": "row"}).drop(columns="seeds")
     return {f"S = {float(str(s)):g}": rows.drop(columns="S") for s, rows in means.groupby("S")}
 

@@ -25,9 +25,8 @@ def fourteen_claims(
     """
     ratios = sorted(table["S"].unique())
     none, some = ratios[0], ratios[-1]
-    nine, others = (
-        partial(by(table), whole(methods, table, diverged)) for methods in (NINE, names.TRADITIONAL)
-    )
+    sides = (whole(methods, table, diverged) for methods in (NINE, names.TRADITIONAL))
+    nine, others = (partial(by(table), methods) for methods in sides)
     rows = (
         ("apart", nine(S=none), ">", others(S=none)),
         ("helps", others(S=some), ">", others(S=none)),
@@ -58,10 +57,8 @@ def mixture_claims(frame: pd.DataFrame, diverged: Collection[str] = ()) -> list[
         return rows[rows["method"].isin(whole(NINE, rows, diverged))]
 
     for s, here in table.groupby("S"):
-        added, cleaned = (
-            nine(analysis.gains(here)),
-            nine(analysis.gains(here, names.DENOISED, names.WITH_MOE)),
-        )
+        added = nine(analysis.gains(here))
+        cleaned = nine(analysis.gains(here, names.DENOISED, names.WITH_MOE))
         least = added.groupby("method")["value"].mean().nsmallest(1)
         mixed = nine(here[here[names.STAGE].eq(names.WITH_MOE)])
         rows = (

@@ -195,9 +195,8 @@ def _first_version(setting: Stages, dataset: str) -> list[Run]:
         here = setting.at(p).opted(q)
         made = steps(here)
         mix = Mixture(**here.home(adam(here.personal)), train_global=True)
-        made[MIXTURE] = replace(
-            at_home(here, mix, made[common.FEDAVG]), beside=alone(setting.at(p))
-        )
+        trained = at_home(here, mix, made[common.FEDAVG])
+        made[MIXTURE] = replace(trained, beside=alone(setting.at(p)))
         runs += placed(made, p=p, q=q)
     return runs
 

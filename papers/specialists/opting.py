@@ -38,10 +38,8 @@ def tampered(task: Task, seed: int, inside: bool = False) -> Federation:
         members = np.unique(division.parts["train"].owners[stays])
         chosen = held_out.flat[np.isin(held_out.owners, members)]
         _mark(held, division.origin["validation"], chosen)
-    train, test = (
-        _changed(split, rows if inside else ~rows, data.classes)
-        for split, rows in zip((data.train, data.test), held.values(), strict=True)
-    )
+    parts = zip((data.train, data.test), held.values(), strict=True)
+    train, test = (_changed(x, rows if inside else ~rows, data.classes) for x, rows in parts)
     return task.assembled(replace(data, train=train, test=test), division, stays, seed)
 
 
