@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import Bytes, FedAvg
-from fedlib.engine import State, Update
-from fedlib.engine.train import Cohort
+from fedlib.engine import Cohort, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Params, is_statistic
 from fedlib.randomness import torch_seed

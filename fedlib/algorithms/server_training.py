@@ -10,8 +10,7 @@ from torch.nn.functional import cross_entropy, linear, relu
 from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot, weighted_sum
 from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, placed
 from fedlib.algorithms.splitting import LGFedAvg
-from fedlib.engine import BLOCK, Phase, State, Update, uses_precomputed, vmap_clients
-from fedlib.engine.train import Cohort
+from fedlib.engine import BLOCK, Cohort, Phase, State, Update, uses_precomputed, vmap_clients
 from fedlib.federation import Federation
 from fedlib.models import Batch, Net, Params, add_prefix, select_prefix
 from fedlib.models.families import drawn

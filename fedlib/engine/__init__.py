@@ -7,4 +7,4 @@ from fedlib.engine.protocol import Algorithm, EarlyStop, Phase, Prediction, Stat
 from fedlib.engine.protocol import uses_precomputed as uses_precomputed
 from fedlib.engine.rounds import Report, broadcast_to, clients_round, draw, play_round, select
 from fedlib.engine.selection import Selection
-from fedlib.engine.train import TrainingDiverged
+from fedlib.engine.train import Cohort, TrainingDiverged
