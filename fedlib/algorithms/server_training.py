@@ -13,7 +13,7 @@ from fedlib.algorithms.splitting import LGFedAvg
 from fedlib.engine import BLOCK, Cohort, Phase, State, Update, uses_precomputed, vmap_clients
 from fedlib.federation import Federation
 from fedlib.models import Batch, Net, Params, add_prefix, select_prefix
-from fedlib.models.families import drawn
+from fedlib.models.families import leaves_of, seeded
 from fedlib.optim import Optimizer, Stepper, adam, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import NonNegativeFloat, NonNegativeInt, PositiveInt, value
@@ -54,14 +54,10 @@ class FedGen(FedAvg):
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model and the generator."""
-        made = drawn(
-            lambda: {
-                "first": nn.Linear(self.noise + fed.classes, self.hidden),
-                "norm": nn.BatchNorm1d(self.hidden),
-                "last": nn.Linear(self.hidden, fed.net.width),
-            },
-            torch_seed(seed, "model", 1),
-        )
+        with seeded(torch_seed(seed, "model", 1)):
+            first = nn.Linear(self.noise + fed.classes, self.hidden)
+            last = nn.Linear(self.hidden, fed.net.width)
+        made = leaves_of({"first": first, "norm": nn.BatchNorm1d(self.hidden), "last": last})
         return {**FedAvg.leaves(self, fed, seed), **placed(add_prefix(made, MADE), fed)}
 
     @property

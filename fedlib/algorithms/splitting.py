@@ -16,7 +16,7 @@ from fedlib.engine import Phase, Prediction, State, Update, play_round, uses_pre
 from fedlib.engine.protocol import FEATURES
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Net, Params, add_prefix, select_prefix
-from fedlib.models.families import drawn
+from fedlib.models.families import leaves_of, seeded
 from fedlib.randomness import torch_seed
 from fedlib.values import NonNegativeFloat, PositiveInt, value
 
@@ -339,10 +339,8 @@ class FedCP(SplitModel):
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, a second head like the first, and the policy."""
         model, d = FedAvg.leaves(self, fed, seed), fed.net.width
-        policy = drawn(
-            lambda: {"layer": nn.Linear(d, 2 * d), "norm": nn.LayerNorm(2 * d)},
-            torch_seed(seed, "model", 1),
-        )
+        with seeded(torch_seed(seed, "model", 1)):
+            policy = leaves_of({"layer": nn.Linear(d, 2 * d), "norm": nn.LayerNorm(2 * d)})
         own = add_prefix(select_prefix(model, "head."), OWN)
         return {**model, **own, **placed(add_prefix(policy, POLICY), fed)}
 
@@ -446,15 +444,11 @@ class GPFL(SplitModel):
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, the labels' embeddings and the steering."""
         model, d = FedAvg.leaves(self, fed, seed), fed.net.width
-        new = drawn(
-            lambda: {
-                "labels": nn.Embedding(fed.classes, d),
-                **{f"{STEERED}{side}.layer": nn.Linear(d, d) for side in SIDES},
-                **{f"{STEERED}{side}.norm": nn.LayerNorm(d) for side in SIDES},
-            },
-            torch_seed(seed, "model", 1),
-        )
-        return {**model, **placed(new, fed)}
+        with seeded(torch_seed(seed, "model", 1)):
+            new: dict[str, nn.Module] = {"labels": nn.Embedding(fed.classes, d)}
+            new |= {f"{STEERED}{side}.layer": nn.Linear(d, d) for side in SIDES}
+            new |= {f"{STEERED}{side}.norm": nn.LayerNorm(d) for side in SIDES}
+        return {**model, **placed(leaves_of(new), fed)}
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the contexts, ``[clients, D]`` each."""

@@ -5,8 +5,8 @@ And an auto-encoder, whose density says how well a client knows an example.
 
 import itertools
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated
@@ -155,8 +155,7 @@ class GateNet(Family):
 
     def init_weights(self, leaves: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
         """Return fresh leaves with weights as ``init`` says, drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)
+        with seeded(seed), torch.no_grad():
             return {
                 n: INITS[self.init](t.clone()) if n.endswith("weight") and t.ndim == 2 else t
                 for n, t in leaves.items()
@@ -340,15 +339,17 @@ def shaped(family: Family, shape: tuple[int, ...], axes: int, kind: str) -> tupl
     return shape
 
 
-def drawn(layers: Callable[[], dict[str, nn.Module]], seed: int) -> Params:
-    """Return the fresh parameters of named modules, "name.parameter", drawn from ``seed``."""
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Have what torch draws be drawn from ``seed``, and its own generator stay as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return {
-            f"{name}.{key}": p.detach()
-            for name, module in layers().items()
-            for key, p in module.named_parameters()
-        }
+        yield
+
+
+def leaves_of(layers: Mapping[str, nn.Module]) -> Params:
+    """Return the parameters of named modules, "name.parameter"."""
+    return {f"{n}.{k}": p.detach() for n, m in layers.items() for k, p in m.named_parameters()}
 
 
 def auto_encoder(inputs: int, hidden: tuple[int, ...], latent: int, seed: int) -> Params:
@@ -359,14 +360,12 @@ def auto_encoder(inputs: int, hidden: tuple[int, ...], latent: int, seed: int) -
     are ``encoder.<layer>.weight`` ``[out, in]`` and so on, initialised as PyTorch does by default.
     """
     halves = {"encoder": (inputs, *hidden, 2 * latent), "decoder": (latent, *hidden[::-1], inputs)}
-    return drawn(
-        lambda: {
-            f"{half}.{i}": nn.Linear(n, out)
-            for half, widths in halves.items()
-            for i, (n, out) in enumerate(itertools.pairwise(widths))
-        },
-        seed,
-    )
+    layers: dict[str, nn.Module] = {}
+    with seeded(seed):
+        for half, widths in halves.items():
+            pairs = enumerate(itertools.pairwise(widths))
+            layers |= {f"{half}.{i}": nn.Linear(n, out) for i, (n, out) in pairs}
+    return leaves_of(layers)
 
 
 def evidence_bound(leaves: Params, pixels: Tensor, noise: Tensor) -> Tensor:

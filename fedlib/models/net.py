@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedlib.models.batch import Batch, Statistics
-from fedlib.models.families import SMALL, Family, Params, some
+from fedlib.models.families import SMALL, Family, Params, seeded, some
 from fedlib.models.functional import BatchNorm, Interceptor, blamed, drawn_by, is_statistic
 
 Slot = tuple[str, dict[str, Any], str]
@@ -81,8 +81,7 @@ class Net:
 
     def module_of(self, seed: int) -> Classifier:
         """Return a module of its own with fresh parameters drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             base, width = self._spec.base(self.shape)
             return Classifier(base, width, self.classes)
 

@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from fedlib.optim import Optimizer
 from fedlib.partition import IID, Dirichlet, MatchedHoldout
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
-from fedlib.values import UnknownName, from_code, from_dict, key_of, to_dict
+from fedlib.values import PositiveInt, Share, UnknownName, from_code, from_dict, key_of, to_dict
 
 # Every field of every value of the library, but for those that a kind inherits: what it is when
 # nobody says anything ("..." where somebody must), another value that it could have, and values
@@ -248,6 +249,24 @@ def test_a_class_of_a_notebook_is_a_value_and_may_be_run_again(notebook):
     values._KINDS.pop("Mine")  # as on a machine to which the class was sent
     assert from_dict(to_dict(item)) == item
     assert len({key(Mine(share=n)) for n in (1, 1.0, 2, 2.0)}) == 4
+
+
+def test_what_a_field_may_be_stands_beside_its_type():
+    @values.value(kind="tests.Bounded")
+    class Bounded:
+        many: tuple[PositiveInt, ...] = (1,)
+        share: Share | None = None
+        pool: Annotated[str, ("mean", "log")] = "mean"
+
+    @values.value(kind="tests.Narrow")
+    class Narrow(Bounded):
+        pool: Annotated[str, ("log",)] = "log"
+
+    assert Bounded((2, 3), 1.0).share == 1.0 and Narrow(pool="log") == Narrow()
+    for kind, wrong in ((Bounded, {"many": ()}), (Bounded, {"many": (1, 0)}),
+                        (Narrow, {"share": 1.5}), (Narrow, {"pool": "mean"})):  # fmt: skip
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            kind(**wrong)
 
 
 simple = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
