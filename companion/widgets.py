@@ -89,8 +89,7 @@ class Explorer(w.VBox):
 
     def _repr_mimebundle_(self, **how: Any) -> dict[str, Any]:
         """Return the live view, and what pages without a kernel show."""
-        picture = b64encode(self._first).decode()
-        still = {"image/png": picture, "text/plain": STILL}
+        still = {"image/png": b64encode(self._first).decode(), "text/plain": STILL}
         if self.pictures:
             still["text/html"] = moving(self.pictures, self._start)
         return {**super()._repr_mimebundle_(**how), **still}

@@ -137,9 +137,7 @@ def to_dict(item: Any) -> Any:
         _KINDS.setdefault(kind, cls)  # unpickled: a cluster gets a notebook's classes
         names = getattr(cls, "stored_as", {})
         return {"kind": kind, **{names.get(n, n): to_dict(v) for n, v in _changed(item)}}
-    if isinstance(item, tuple | list):
-        return [to_dict(v) for v in item]
-    return item
+    return [to_dict(v) for v in item] if isinstance(item, tuple | list) else item
 
 
 def from_dict(data: Any) -> Any:
@@ -169,8 +167,7 @@ def from_code(text: str) -> Any:
     False, None, tuples and lists. ValueError names the part that is something else.
     """
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-        return _read(tree.body, text.strip())
+        return _read(ast.parse(text.strip(), mode="eval").body, text.strip())
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"not the code of a value: {error} in {shown(text)}") from error
 

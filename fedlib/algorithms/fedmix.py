@@ -344,8 +344,7 @@ class PrunedFedMix(FedMix):
 
     def payload(self, state: State, row: int) -> State:
         """Return the shared leaves, and the client's own p(z|s) as the server remembers it."""
-        mine = {n: t[[row]] for n, t in state.memory.items() if n == MEMORY}
-        return State(state.shared, {}, memory=mine)
+        return State(state.shared, {}, memory={MEMORY: state.memory[MEMORY][[row]]})
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the experts that the clients are sent, and all other leaves."""

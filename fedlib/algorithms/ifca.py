@@ -235,9 +235,7 @@ class IFCA(FedAvg):
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return every client's cluster for predictions, once that is settled."""
-        if FIT not in state.memory:
-            return {}
-        return {"cluster": best_fit(state)[rows]}
+        return {"cluster": best_fit(state)[rows]} if FIT in state.memory else {}
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what every cluster says, log p ``[B, J, classes]``; a model in training is one."""

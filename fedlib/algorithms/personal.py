@@ -224,8 +224,7 @@ class FedAMP(FedAvg):
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return lambda / alpha."""
-        clients = len(state.memory[THERE])
-        pull = self.lam / (self.alpha or self.sigma / clients)
+        pull = self.lam / (self.alpha or self.sigma / len(state.memory[THERE]))
         return {"pull": torch.tensor(pull, device=fed.device)}
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:

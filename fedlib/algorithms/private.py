@@ -21,7 +21,7 @@ HOOKS = (
     "federates", "reads_examples", "is_local", "stays", "leaves", "init", "decide",
     "before_round", "payload", "start", "client_context", "broadcast", "phases", "loss",
     "client_update", "assign_models", "encode", "predict", "client_output", "ensemble",
-    "observe",
+    "mass", "observe",
 )  # fmt: skip
 MASS = "mass"  # in a message: what a client weighs, all of it, and in each expert
 MASSES = "mass.expert"
@@ -51,10 +51,6 @@ class Summed(FedAvg):
         for field in fields(FedAvg):
             if getattr(self, field.name) != field.default:
                 raise ValueError(f"{kind} trains as `of` does: give {field.name} to that")
-
-    def mass(self, p: Tensor, messages: Params) -> Params:
-        """Return what clients weigh in each leaf; see ``FedAvg.mass``."""
-        return self.of.mass(p, messages)
 
     def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
         """Return 1 / |S| for every client: what is sent is weighted already."""

@@ -219,8 +219,7 @@ def add_from_hub(
     chosen = (features,) if isinstance(features, str) else tuple(features)
     record = Record((), (), (), (), (0, 0), revision=revision, splits=tuple(splits),
                     features=chosen, label=label, columns=tuple(columns))  # fmt: skip
-    files = _fetched(repository, folder, record)
-    made = parquet.raw(files, record, name)
+    made = parquet.raw(_fetched(repository, folder, record), record, name)
     tokens = False if tokens is None and len(chosen) > 1 else tokens
     train, *tests = ((part.features, part.labels, part.columns) for part in made.values())
     test = tests[0] if tests else None

@@ -99,8 +99,7 @@ def play_round(
         weights = algorithm.weights(fed, state, where, messages)
         down, up = algorithm.communication_bytes(state, where, messages)
         after = algorithm.aggregate(fed, state, where, messages)
-    losses = metrics.pop("loss")
-    return after, Report(rows, losses, messages, weights, down, up, metrics)
+    return after, Report(rows, metrics.pop("loss"), messages, weights, down, up, metrics)
 
 
 def _train_cohort(
@@ -200,8 +199,7 @@ def _end(
         return algorithm.client_update(fed.net, before, after, {**context, **common})
 
     with torch.no_grad():
-        update = vmap_clients(end, len(rows))
-        ends = update(cohort.leaves, trained.leaves, context)
+        ends = vmap_clients(end, len(rows))(cohort.leaves, trained.leaves, context)
         own, message = algorithm.client_end(cohort, trained.leaves, ends)
         after = {**trained.leaves, **own}
         test = vmap_clients(one_client(partial(accuracy, algorithm), fed.net, common), len(rows))

@@ -126,8 +126,7 @@ def module_of(
         raise ValueError(f"there is no client {client}: clients are {min(ids)} to {max(ids)}")
     seen = eval_view(algorithm, fed)
     state = algorithm.assign_models(seen, state)
-    row = 0 if client is None else ids.index(client)
-    some = torch.tensor([row], device=fed.device)
+    some = torch.tensor([0 if client is None else ids.index(client)], device=fed.device)
     trained = Trained(seen, algorithm, state, some, alone=client is not None).eval()
     leaves = trained.leaves()
     if client is None:

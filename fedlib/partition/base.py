@@ -134,8 +134,7 @@ class Rotated(SideInformation):
         """The index of each example's angle."""
         count, clients = len(self.angles), partition.clients
         if self.alpha is None:
-            block = np.arange(clients) * count // max(clients, 1)
-            return block[partition.owners]
+            return (np.arange(clients) * count // max(clients, 1))[partition.owners]
         names, who = ("angle shares", f"angles {part}"), np.arange(clients)
         of = (draws.generators_of(seed, name, who) for name in names)
         drawn = [np.zeros(0, np.int64)]

@@ -81,8 +81,7 @@ def compare(
     rows = []
     for method, values in ends.items():
         ahead = [values[s] - first[s] for s in values if s in first and values is not first]
-        nan = (float("nan"),) * 3
-        difference = interval(ahead) if ahead else nan
+        difference = interval(ahead) if ahead else (float("nan"),) * 3
         rows.append(Compared(method, *interval([*values.values()], limits), len(values), *difference))
     return rows
 

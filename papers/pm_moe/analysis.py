@@ -167,8 +167,7 @@ def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.Data
 
     And what they have after and before it. Of the nine methods, in their order.
     """
-    keys = ["method", "S", "seed"]
-    nine = table[table["method"].isin(NINE)].set_index(keys)
+    nine = table[table["method"].isin(NINE)].set_index(["method", "S", "seed"])
     after, before = (nine.loc[nine[STAGE] == s, "value"] for s in (stage, over))
     both = pd.DataFrame({"value": after - before, "after": after, "before": before}).dropna()
     both = both.reset_index().sort_values("method", key=lambda m: m.map(NINE.index), kind="stable")
