@@ -26,8 +26,10 @@ _MOST_SHOWN = 200  # characters of what was given, in an error
 _PLAIN = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
 T = TypeVar("T")
 # Types of fields that say what a number may be.
-PositiveInt, NonNegativeInt = Annotated[int, ">= 1"], Annotated[int, ">= 0"]
-PositiveFloat, NonNegativeFloat = Annotated[float, "> 0"], Annotated[float, ">= 0"]
+PositiveInt = Annotated[int, ">= 1"]
+NonNegativeInt = Annotated[int, ">= 0"]
+PositiveFloat = Annotated[float, "> 0"]
+NonNegativeFloat = Annotated[float, ">= 0"]
 Share = Annotated[float, "[0, 1]"]
 READING = ContextVar("READING", default=False)  # whether a value is made of somebody's text
 ALLOWED = {"torchvision.models"}  # modules whose functions a text may name; --import adds others
@@ -264,7 +266,7 @@ def _validate(self: Any) -> None:
         where = f"{type(self).__name__}.{field.name}"
         given = getattr(self, field.name)
         object.__setattr__(self, field.name, _checked(where, given, hints[field.name]))
-    for name, limit in _limits(type(self)):
+    for name, limit in _limits(self.__class__):
         _limit(self, name, limit)
     if hasattr(self, "check"):
         self.check()
