@@ -19,18 +19,18 @@ from fedlib import paths
 COPIED = ("fedlib", "companion", "papers", "benchmarks", "tests", "notebooks", "figures", "docs")
 # Which test files see the mutants of a file; of what is not here, those of its room.
 TESTS = {
-    "fedlib/algorithms/arithmetic.py": "fedmix drift mixture",
-    "fedlib/algorithms/drift.py": "drift",
+    "fedlib/algorithms/arithmetic.py": "fedmix loops mixture",
+    "fedlib/algorithms/drift.py": "loops",
     "fedlib/algorithms/fedavg.py": "optim engine private",
-    "fedlib/algorithms/fedem.py": "personal",
+    "fedlib/algorithms/fedem.py": "loops",
     "fedlib/algorithms/fedmix.py": "fedmix newcomers",
     "fedlib/algorithms/ifca.py": "ifca",
     "fedlib/algorithms/local.py": "newcomers metrics",
     "fedlib/algorithms/mixture.py": "mixture ifca",
-    "fedlib/algorithms/personal.py": "personal",
+    "fedlib/algorithms/personal.py": "loops splitting",
     "fedlib/algorithms/pmmoe.py": "pmmoe",
     "fedlib/algorithms/private.py": "private",
-    "fedlib/algorithms/server_training.py": "drift splitting",
+    "fedlib/algorithms/server_training.py": "loops splitting",
     "fedlib/algorithms/splitting.py": "splitting",
     "fedlib/engine/selection.py": "training",
     "fedlib/engine": "engine batches training",

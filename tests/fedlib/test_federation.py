@@ -12,7 +12,7 @@ from fedlib import data as datasets
 from fedlib import models, partition
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, LeNet
-from fedlib.partition import IID, Dirichlet, MatchedHoldout, Partition
+from fedlib.partition import IID, Dirichlet, MatchedHoldout
 from fedlib.tasks import Task, pick_device
 
 SIZES = (5, 2, 4)
@@ -126,11 +126,6 @@ def test_devices_that_are_there():
     assert pick_device("cpu") == pick_device(torch.device("cpu")) == torch.device("cpu")
     assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert pick_device() == pick_device("auto")
-
-
-def rows(*labels):
-    """A partition with a row of examples per list of labels, and all labels."""
-    return Partition.from_lists(np.split(np.arange(4), [len(labels[0])])), np.concatenate(labels)
 
 
 @refused("tasks")

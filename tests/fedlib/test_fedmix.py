@@ -154,6 +154,8 @@ def test_q_conditioned_on_side_information():
     assert state.shared["phi"].shape == (2, 2) and state.shared["phi"].any()
     expected = (fed.train.side["angle"][:10] == 1).double().mean()
     assert float(fed.shares("angle")[0, 1]) == pytest.approx(float(expected))
+    with pytest.raises(ValueError, match="side information 'colour'; allowed: angle, label"):
+        FedMix(condition="colour").init(fed, 0)
 
 
 def test_gates_stay_with_their_client_or_are_averaged(fed):

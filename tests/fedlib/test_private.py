@@ -5,6 +5,7 @@ import pytest
 import torch
 from conftest import make_federation
 from playing import FAST, SIZES, Linear, arrays, close, one_step, play
+from tables import refused
 
 from fedlib import algorithms as alg
 from fedlib.algorithms.private import clipped
@@ -92,6 +93,12 @@ def test_a_server_is_sent_no_share_of_experts_in_private():
     _, report = play(alg.Private(of=alg.FedMix(experts=2, **FAST)), fed, 1)
     assert "q_s" not in report.messages and "phi" in report.messages
     close(clipped(report.messages, 1.0), report.messages)  # within the bound already
+
+
+@refused("private")
+def test_what_is_no_sum_is_refused(code, message):
+    with pytest.raises(ValueError, match=message):
+        eval(code, {**vars(alg), **globals()})
 
 
 def test_epsilon_is_that_of_the_gaussian_mechanism():

@@ -6,6 +6,7 @@ import torch
 from conftest import LENET, make_federation, scatter, told_newcomers
 from playing import IMAGE, SIZES, client, close, held_by, loss_on, nine, one, plain, play, stepped
 from playing import SPLIT as FAST
+from tables import refused
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedlib import algorithms as alg
@@ -269,6 +270,12 @@ def test_a_newcomer_gets_the_mean_logits_which_are_those_of_the_mean_bias():
     torch.testing.assert_close(told, expected, rtol=1e-4, atol=1e-5)
     right = (expected.argmax(-1) == fed.test.y).double().mean()
     assert evaluate_global(fed, algorithm, state) == pytest.approx(float(right))
+
+
+@refused("splitting")
+def test_what_cannot_be_split_is_refused(code, message):
+    with pytest.raises(ValueError, match=message):
+        eval(code, {**vars(alg), **globals()})
 
 
 NETS = {

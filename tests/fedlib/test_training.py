@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import LENET, make_federation
 from playing import IMAGE, SIZES, Linear, arrays, close, equal, one_step, play, texts
+from tables import refused
 
 from fedlib.algorithms import FedAvg
 from fedlib.engine import Selection, broadcast_to, draw, play_round, select
@@ -71,6 +72,12 @@ def test_the_servers_step_is_clipped_too():
     ends = a.shared, b.shared
     steps = [torch.cat([(s[n] - t).flatten() for n, t in begun.shared.items()]) for s in ends]
     torch.testing.assert_close(steps[1] * steps[0].norm() / 1e-3, steps[0], rtol=1e-3, atol=1e-5)
+
+
+@refused("training")
+def test_what_cannot_be_told_is_refused(code, message):
+    with pytest.raises(ValueError, match=message):
+        eval(code)
 
 
 class Projected(FedAvg):
