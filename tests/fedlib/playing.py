@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from cases import BATTERY_CODE
 from conftest import make_federation
-from tables import BATTERY_CODE
 from torch import nn
 from torch.nn.functional import cross_entropy
 

@@ -9,10 +9,10 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from cases import GOLDEN, refused
 from conftest import LENET, make_federation, parts_of
 from playing import BATTERY, FAST, IMAGE, SIZES, begun, close, equal, every, plain, play
 from safetensors.torch import load, save
-from tables import GOLDEN, refused
 
 import fedlib.algorithms
 from benchmarks.robustness import odd

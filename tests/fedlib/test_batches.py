@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import GOLDEN
 from conftest import LENET, make_federation, scatter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import MIXED, NINE, close, equal, play
-from tables import GOLDEN
 
 from fedlib import algorithms as alg
 from fedlib.algorithms import FedAvg

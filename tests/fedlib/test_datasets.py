@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import refused
 from datafiles import TEST, TRAIN, cells, encoded, entry_of, folders, noise, write
-from tables import refused
 
 from fedlib import data as datasets
 from fedlib.data import DatasetError, parquet

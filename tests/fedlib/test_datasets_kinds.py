@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from cases import refused
 from datafiles import TEST, TRAIN, encoded, entry_of, noise, resize, write, write_texts
 from PIL import Image
-from tables import refused
 
 import fedlib
 from fedlib import data as datasets

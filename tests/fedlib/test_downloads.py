@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import refused
 from datafiles import TRAIN, cells, encoded, folders, noise, resize, write
-from tables import refused
 
 from fedlib import data as datasets
 from fedlib.data import DatasetError

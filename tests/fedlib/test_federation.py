@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import refused
 from conftest import make_federation
-from tables import refused
 
 from fedlib import data as datasets
 from fedlib import models, partition

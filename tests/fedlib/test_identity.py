@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import table_of
 from small import AVG, MIX, TASK, TUNED, Rounds, go, play
-from tables import table_of
 
 from fedlib import data as datasets
 from fedlib import paths, values

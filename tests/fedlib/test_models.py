@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cases import GOLDEN
 from conftest import make_federation
 from playing import close, play, texts
-from tables import GOLDEN
 from torch import nn
 
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import refused
 from conftest import make_federation, parts_of
 from playing import BATTERY, close, equal, held_by, play, stepped, trained_alone
-from tables import refused
 from test_models import DROPS, SMALL, TEXTS
 from torch import nn
 from torch.nn import functional as F

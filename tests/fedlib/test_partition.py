@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cases import refused
 from dealing import REQUESTS, balanced, deal, printed, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import refused
 
 from fedlib import partition
 from fedlib.partition.base import LabelPermuted, RepeatedDeals, Rotated

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cases import GOLDEN
 from dealing import REQUESTS, balanced, deal, printed, rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
-from tables import GOLDEN
 
 from fedlib.partition import LabelPermuted, LocalHoldout, Pachinko, QuantitySkew, Shards, divide
 from fedlib.partition.base import RepeatedDeals, Rotated

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import GOLDEN
 from conftest import make_federation
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from playing import SKEWED, equal
 from scipy.special import softmax
 from small import play
-from tables import GOLDEN
 
 from fedlib import algorithms
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, PrunedFedMix

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from cases import refused
 from conftest import make_federation
 from playing import FAST, SIZES, Linear, arrays, close, one_step, play
-from tables import refused
 
 from fedlib import algorithms as alg
 from fedlib.algorithms.private import clipped

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from cases import refused
 from conftest import LENET, make_federation, scatter, told_newcomers
 from playing import IMAGE, SIZES, client, close, held_by, loss_on, nine, one, plain, play, stepped
 from playing import SPLIT as FAST
-from tables import refused
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedlib import algorithms as alg

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import GOLDEN
 from conftest import LENET, make_federation, parts_of, told_newcomers
 from playing import BATTERY, FAST, every, play, texts
 from small import AVG, MIX, TASK
 from small import play as trained
-from tables import GOLDEN
 from test_modules import foreign
 
 from fedlib import algorithms as alg

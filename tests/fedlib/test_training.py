@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import refused
 from conftest import LENET, make_federation
 from playing import IMAGE, SIZES, Linear, arrays, close, equal, one_step, play, texts
-from tables import refused
 
 from fedlib.algorithms import FedAvg
 from fedlib.engine import Selection, broadcast_to, draw, play_round, select

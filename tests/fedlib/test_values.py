@@ -9,9 +9,9 @@ from typing import Annotated
 
 import numpy as np
 import pytest
+from cases import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import refused
 
 from benchmarks.robustness import hyper
 from fedlib import values

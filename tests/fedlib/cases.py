@@ -1,4 +1,4 @@
-"""Tables of tests that lie in files beside them."""
+"""Cases of tests that lie in tables beside them."""
 
 import tomllib
 from pathlib import Path
