@@ -65,23 +65,28 @@ def compared(
 
     ``at`` are functions by what is compared, of a method and of where it stands. A side is both of
     them, "IFCA; p=high; eps=0", or a bound; a place is a number, or one of the ``words``, which
-    with those of the row and both sides fill the open words of a claim.
+    with those of the row and both sides fill the open words of a claim. Nothing is said where both
+    sides are the same, as of two ends of a range of which one number was run.
     """
 
-    def side(row: Mapping[str, str], name: str) -> Any:
-        method, *places = row[name].split("; ")
+    def place(side: str) -> tuple[str, dict[str, Any]]:
+        method, *places = side.split("; ")
+        where = (place.split("=") for place in places)
+        return method, {key: words[of] if of in words else float(of) for key, of in where}
+
+    def numbers(row: Mapping[str, str], method: str, stands: dict[str, Any]) -> Any:
         with suppress(ValueError):
             return float(method)
-        where = (place.split("=") for place in places)
-        stands = {key: words[of] if of in words else float(of) for key, of in where}
         return at[row["what"]](method, **stands)
 
     tested = []
     for row in rows:
         given = {"a": row["a"], "b": row["b"], **words}
         given |= dict(word.split("=") for word in row["words"].split("; ") if word)
-        sides = side(row, "a"), row["rule"], side(row, "b")
-        tested.append((row["name"].format(**given), *sides, given))
+        a, b = map(place, (row["a"], row["b"]))
+        if a != b:
+            sides = numbers(row, *a), row["rule"], numbers(row, *b)
+            tested.append((row["name"].format(**given), *sides, given))
     return judged(paper, tested)
 
 

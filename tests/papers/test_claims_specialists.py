@@ -79,6 +79,14 @@ def test_what_looks_as_published_holds_and_the_other_way_round_does_not(code, ex
     assert all(c.seeds == table["seed"].nunique() for c in found)
 
 
+def test_ends_of_a_range_are_compared_where_there_are_two():
+    """Of one p it was judged whether FedAvg falls from it to itself: it does not."""
+    one, two = (table_of(REPORTED, ps=ps, q=0.0) for ps in ((1.0,), (0.2, 1.0)))
+    less, more = ([c.text for c in claims.first_version_claims(table)] for table in (one, two))
+    assert sum("p = 0.2 vs 1" in text for text in more) == 1
+    assert not any("p = 1 vs 1" in text for text in less)
+
+
 def test_measured_stands_beside_published():
     known = analysis.printed()
     assert len(known) == 3 * 2 * 5 * 4 and known["value"].between(0, 1).all()

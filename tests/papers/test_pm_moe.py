@@ -94,6 +94,13 @@ def test_the_claims_about_sharing_follow_the_runs(helps, said):
         assert all(c.seeds == 3 for c in told)
 
 
+def test_nothing_is_said_of_sharing_where_one_ratio_was_run():
+    """That ratio was compared with itself, and the claim did not hold."""
+    table = table_1(1)
+    told = fourteen_claims(table[table["S"].eq(0)], printed("Table 1", "digits"))
+    assert [c.verdict for c in told] == [HOLDS] and "nothing is shared" in told[0].text
+
+
 def test_clients_are_converted_one_by_one():
     for *given, order, course in (
         ((0.5, 0.5, 0.5), (0.9, 0.1, 0.4), (1.0, 2, 1), (0, 2, 1), (0.5, 0.6, 0.575, 0.375)),
