@@ -272,12 +272,11 @@ def ended(
     """
     rows = frame[frame["metric"].isin([metric, "kept_round"])]
     rows = rows[rows["client"] < clients] if clients else rows  # kept_round has no client, -1
-    found = [rows[:0]]
-    for _, logged in by_run(rows, sort=False):
-        values, kept = (logged[logged["metric"] == m] for m in (metric, "kept_round"))
-        at = kept["value"].iloc[-1] if len(kept) else values["round"].max()
-        found.append(values[values["round"] == at])
-    ends = pd.concat(found)
+    rows = rows.reset_index(drop=True)
+    of, is_kept = by_run(rows, sort=False).ngroup(), rows["metric"].eq("kept_round")
+    kept, values = rows["value"].where(is_kept).groupby(of).transform("last"), rows[~is_kept]
+    last = values.groupby(of)["round"].transform("max")
+    ends = values[values["round"] == kept.fillna(last)[values.index]]
     if each:
         return ends[[*run_columns(ends), "client", "value"]].reset_index(drop=True)
     return by_run(ends, sort=False)["value"].mean()

@@ -71,7 +71,7 @@ class Panel:
 
 def having(shown: Sequence[Panel], *methods: str) -> list[Panel]:
     """Return the panels in which all of these methods are."""
-    return [p for p in shown if {*methods} <= {*p.frame["method"]}]
+    return [p for p in shown if {*methods} <= {*p.frame["method"].unique()}]
 
 
 def panels(

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from companion import frames
 from companion.claims import BARELY, BASELINE, UNTESTED, UNTRAINED, Claim
 from companion.sections import Run
 from fedlib import data
@@ -35,7 +34,7 @@ def untrained(runs: Iterable[tuple[Run, Sequence[Result]]]) -> pd.DataFrame:
     given = [(run, result) for run, results in runs for result in results]
     known = {result.experiment.key: result for _, result in given}
     floors = {
-        (r.experiment.task, r.experiment.seed): frames.ended(_named(r), OWN)["value"].mean()
+        (r.experiment.task, r.experiment.seed): r.ended(OWN)
         for _, r in given
         if isinstance(r.experiment.algorithm, CommonestLabel)
     }
@@ -58,25 +57,23 @@ def why_untrained(result: Result, floor: float = nan) -> str:
 
     ``floor`` is the accuracy of the majority class on the same clients' own tests, NaN if unknown.
     """
-    one, frame = result.experiment, _named(result)
-    kept = frame.loc[frame["metric"] == "kept_round", "value"]
-    if len(kept) and kept.iloc[-1] == 0:
+    one, kept = result.experiment, [*result.curve("kept_round").values()]
+    if kept and kept[-1] == 0:
         return KEPT
     if one.after or one.rounds <= 1 or isinstance(one.algorithm, CommonestLabel):
         return ""
-    ends = {m: frames.ended(frame, m)["value"].mean() for m in (OWN, *OTHERS)}
-    ends = {metric: float(value) for metric, value in ends.items() if not np.isnan(value)}
-    begun = frame[frame["round"].eq(0)].groupby("metric")["value"].mean()
-    if ends and all(value <= begun.get(metric, -inf) for metric, value in ends.items()):
+    curves = {metric: result.curve(metric) for metric in (OWN, *OTHERS)}
+    ends = dict[str, float]()
+    for metric in curves:
+        with suppress(ValueError):  # not logged, or not of the round that was kept
+            ends[metric] = result.ended(metric)
+    ends = {metric: value for metric, value in ends.items() if not np.isnan(value)}
+    if ends and all(value <= curves[metric].get(0, -inf) for metric, value in ends.items()):
         return FIRST
     chance = 1 / data.form(one.task.dataset)[1] + BARELY
     others = [value <= chance for metric, value in ends.items() if metric != OWN]
     own = [ends[OWN] <= floor + BARELY] if OWN in ends and not np.isnan(floor) else []
     return CONSTANT if [*others, *own] and all([*others, *own]) else ""
-
-
-def _named(result: Result) -> pd.DataFrame:
-    return frames.frame_of(result).assign(method="", seed=0)
 
 
 def of(rows: pd.DataFrame, runs: pd.DataFrame, *, anybody: bool = False) -> pd.Series:

@@ -120,7 +120,8 @@ def whole(
 
     Those that ``diverged`` are not waited for, and not in the mean.
     """
-    there = tuple(m for m in methods if m in set(table["method"]))
+    found = {*table["method"].unique()}
+    there = tuple(m for m in methods if m in found)
     return there if {*methods} <= {*there, *diverged} else ()
 
 

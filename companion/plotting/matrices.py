@@ -116,15 +116,17 @@ def label_bars(
         for k, (label, colour) in enumerate(colours.items()):
             at = np.arange(shares.shape[1]) + 0.4 * k
             ax.bar(at, shares[k], 0.4, color=colour, align="edge", linewidth=0, label=label)
+        # As if fields shared y, which takes the square of their number to draw.
         ax.set(xticks=[], ylim=(0, max(truth.max(), guess.max())))
+        ax.label_outer()
         ax.set_title(f"client {name}", fontsize="small", pad=2)
         return pd.DataFrame()
 
     wide = 10 if len(clients) > 20 else 5
     pairs = {str(c): np.stack(both) for c, *both in zip(clients, truth, guess, strict=True)}
-    size, share = (style.PAGE / wide, min(1.0, 6.2 / wide)), Style(sharex=True, sharey=True)
+    size = style.PAGE / wide, min(1.0, 6.2 / wide)
     labels["heading"] = f"{labels.get('heading', '')}; in each field {truth.shape[1]} classes"
-    figure, _ = fields(pairs, draw, size, columns=wide, room=0.9, ylabel="share", **share, **labels)
+    figure, _ = fields(pairs, draw, size, columns=wide, room=0.9, ylabel="share", **labels)
     cells = _cells("client", "label", true=truth, reconstructed=guess)
     return figure, pd.DataFrame(cells).assign(client=np.asarray(clients)[cells["client"]])
 

@@ -87,16 +87,7 @@ def compare(
 
 
 def _by_seed(method: str, runs: Sequence[Result], metric: str) -> dict[int, float]:
-    ends = {result.experiment.seed: _ended(result, metric) for result in runs}
+    ends = {result.experiment.seed: result.ended(metric) for result in runs}
     if len(ends) < len(runs) or not ends:
         raise ValueError(f"{method}: there must be one run for each seed, got {len(runs)} runs")
     return ends
-
-
-def _ended(result: Result, metric: str) -> float:
-    """Return a metric of the state that a run ended with: the last one's, or the kept one's."""
-    curve, kept = result.curve(metric), result.curve("kept_round")
-    at = int(next(iter(kept.values()))) if kept else max(curve, default=-1)
-    if at not in curve:
-        raise ValueError(f"{result.experiment} logged no {metric!r} of its last state")
-    return curve[at]

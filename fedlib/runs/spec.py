@@ -233,6 +233,22 @@ class Result:
         values = means["value_mean"].to_numpy().tolist()
         return dict(zip(means["round"].to_pylist(), values, strict=True))
 
+    def ended(self, metric: str) -> float:
+        """Return a metric of the state that the run ended with, averaged as by `curve`.
+
+        That is the last round's, or of a run that kept its best state that of the round it kept.
+        ValueError where it logged none of that state.
+
+        >>> result = run(tiny)
+        >>> result.ended("test_accuracy") == result.curve("test_accuracy")[2]
+        True
+        """
+        curve, kept = self.curve(metric), self.curve("kept_round")
+        at = int(next(iter(kept.values()))) if kept else max(curve, default=-1)
+        if at not in curve:
+            raise ValueError(f"{self.experiment} logged no {metric!r} of its last state")
+        return curve[at]
+
 
 class Log:
     """Rows of a run's metrics, with the columns ``COLUMNS``.

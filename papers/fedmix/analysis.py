@@ -45,13 +45,14 @@ def least_used(frame: pd.DataFrame) -> pd.DataFrame:
 
 def experts_of(frame: pd.DataFrame) -> list[int]:
     """Return the numbers of experts K that a frame has runs of; FedAvg's is 1."""
-    return [k for k in range(1, 65) if names.with_experts(k) in set(frame["method"])]
+    methods = {*frame["method"].unique()}
+    return [k for k in range(1, 65) if names.with_experts(k) in methods]
 
 
 def etas_of(frame: pd.DataFrame) -> list[float]:
     """Return the thresholds eta that a frame has runs of; FedMix's is 0."""
-    etas = (round(0.05 * i, 2) for i in range(21))
-    return [eta for eta in etas if names.with_pruning(eta) in set(frame["method"])]
+    methods, etas = {*frame["method"].unique()}, (round(0.05 * i, 2) for i in range(21))
+    return [eta for eta in etas if names.with_pruning(eta) in methods]
 
 
 def late(curve: pd.DataFrame) -> pd.DataFrame:
@@ -304,12 +305,13 @@ def measures(q: np.ndarray, permutation: np.ndarray) -> dict[str, float]:
 
 def course(frame: pd.DataFrame, permutations: Truth) -> pd.DataFrame:
     """Return ``measures`` of every logged q(z|s): columns method, seed, round and the measures."""
-    at = frame.loc[frame["metric"] == "clusters", [*RUN, "round"]].drop_duplicates()
-    found = [
-        measures(frames.matrix(frame, "clusters", method, seed, t), permutations[seed])
-        for method, seed, t in at.itertuples(index=False)
-    ]
-    return pd.concat([at.reset_index(drop=True), pd.DataFrame(found)], axis=1)
+    rows, found = frame[frame["metric"] == "clusters"], []
+    of_run: Any = rows.groupby([*RUN, "round"], sort=False)
+    for (method, seed, t), logged in of_run:
+        q = frames.matrix(logged, "clusters", method, seed, t)
+        at = {"method": method, "seed": seed, "round": t}
+        found.append(at | measures(q, permutations[seed]))
+    return pd.DataFrame(found)
 
 
 def measure(course: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -380,7 +382,7 @@ def shares(audit: pd.DataFrame, metric: str) -> pd.DataFrame:
     ``audit`` has the rows of one run, ``metric`` is the truth or one of the reconstructions.
     """
     rows = audit[audit["metric"] == metric].assign(item=lambda r: r["item"].astype(int))
-    return rows.pivot_table("value", "client", "item")
+    return rows.set_index(["client", "item"])["value"].unstack()
 
 
 def of_client(audit: pd.DataFrame, client: int) -> dict[str, np.ndarray]:
