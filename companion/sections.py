@@ -148,10 +148,12 @@ def federated(setting: Setting, algorithm: object, **more: object) -> Experiment
     return Experiment(setting.task, algorithm, **{**usual, **more})  # type: ignore[arg-type]
 
 
+@cache
 def seeded(experiment: Experiment, seed: int, rounds: int = 0, usual: int = 0) -> Experiment:
     """Return an experiment and the stages before it with another seed.
 
-    Stages of the ``usual`` number of rounds play ``rounds``, if that is not 0.
+    Stages of the ``usual`` number of rounds play ``rounds``, if that is not 0. The same one every
+    time, which has its key then.
     """
     stages = experiment.after, experiment.beside
     after, beside = (stage and seeded(stage, seed, rounds, usual) for stage in stages)
