@@ -1,5 +1,6 @@
 """Every published number and every claim beside what was measured: `make report`."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ def write(registry: Registry) -> tuple[Path, pd.DataFrame, pd.DataFrame]:
     """Write the page scorecard.html; return its path and what it shows, numbers and claims."""
     file = paths.figures() / "scorecard.html"
     table, claims = numbers(registry), collected()
-    page = words.page(table, orders(table), claims)
+    page = words.page(table, orders(table), at_own_scale(registry, table), claims)
     atomic.write(file, lambda part: part.write_text(page), "the scorecard")
     return file, table, claims
 
@@ -246,6 +247,44 @@ def orders(table: pd.DataFrame) -> pd.DataFrame:
     found = found.dropna(subset="correlation").reset_index(drop=True)
     kept = inference.discoveries(found["p"])
     return found.assign(verdict=np.where(kept, "the published order", OPEN))
+
+
+def at_own_scale(registry: Registry, numbers: pd.DataFrame) -> pd.DataFrame:
+    """Return what was measured at the papers' own scale, and which command trains the rest.
+
+    ``numbers`` are those of `numbers`. A row per paper, section and data set: numbers, how many of
+    them agree, differ or are imprecise, gap (mean of those that differ, measured - published),
+    left (without a run at that scale), CPU hours (planned, of the campaign's block that trains
+    them; NaN where there is none, as what is left needs a GPU) and command.
+    """
+    once = numbers[~numbers["repeats"] & numbers["why_not"].eq("")]
+    rows_of = defaultdict[tuple[str, str, str], set[int]](set)
+    for item in registry.tables:
+        for name in item.section.settings("paper"):
+            rows_of[item.paper, item.section.name, name] |= {*item.printed(name)["row"]}
+    found = []
+    for (paper, section, name), rows in rows_of.items():
+        of = once[once["row"].isin(rows)]
+        own = of[of["same"] & of["seeds"].gt(0)]
+        counts = {word: own["verdict"].eq(word).sum() for word in words.OWN}
+        gap, left = own["gap"][own["verdict"].eq(words.DIFFERS)].mean(), len(of) - len(own)
+        at = {"paper": paper, "section": section, "data": name, "numbers": len(of)}
+        found.append({**at, **counts, "gap": gap, "left": left})
+    table = pd.DataFrame(found)
+    table = table[table["numbers"].gt(0)].reset_index(drop=True)
+    train = [_training(registry, *of) for of in table[["section", "data", "left"]].to_numpy()]
+    return table.join(pd.DataFrame(train, columns=["CPU hours", "command"]))
+
+
+def _training(registry: Registry, section: str, dataset: str, left: int) -> tuple[float, str]:
+    """Return the hours and the command that train what is left of a section at its own scale."""
+    part = f"{section}:{dataset}"
+    if not left:
+        return 0.0, ""
+    for block in registry.blocks:
+        if {section, part} & {asked.partition("/")[0] for asked in block.parts.get("paper", ())}:
+            return block.hours, f"make campaign BLOCKS={block.number}"
+    return np.nan, f"make paper SCALE=paper SECTIONS={part}"
 
 
 def of_rows(registry: Registry) -> pd.Series:

@@ -14,6 +14,7 @@ from companion.inference import LEAST_SEEDS
 
 POINTS, WIDEST = 2.0, 3.0  # percentage points: the margin of agreement, the widest half interval
 AGREES, DIFFERS, IMPRECISE, OTHER = "agrees", "differs", "imprecise", "other scale"
+OWN = (AGREES, DIFFERS, IMPRECISE)  # what can be told of a run at the paper's own scale
 NEVER, ABSENT, NO, DIVERGED = "not run", "data not at hand", "not comparable", "diverged"
 _LIMITS = {"points": POINTS, "widest": WIDEST, "seeds": LEAST_SEEDS}
 VERDICTS = {
@@ -24,7 +25,9 @@ CLASSES = dict.fromkeys((HOLDS, AGREES), "good")
 CLASSES |= dict.fromkeys((FAILS, DIFFERS, DIVERGED), "bad")
 
 
-def page(numbers: pd.DataFrame, orders: pd.DataFrame, claims: pd.DataFrame) -> str:
+def page(
+    numbers: pd.DataFrame, orders: pd.DataFrame, own: pd.DataFrame, claims: pd.DataFrame
+) -> str:
     """Return the scorecard as HTML: what came out, every claim, every published number.
 
     Columns sort by a click and a box filters rows; links go to the notebook that shows a number.
@@ -37,6 +40,7 @@ def page(numbers: pd.DataFrame, orders: pd.DataFrame, claims: pd.DataFrame) -> s
         rules=_list({_verdict(verdict): text for verdict, text in VERDICTS.items()}),
         by_paper=_counts(once, "paper"),
         orders=_table(orders.round(3).astype(str).map(escape), "orders") if len(orders) else "",
+        own=_table(own.assign(paper=own["paper"].map(plotting.title)).round(1)),
         discovery=f"{DISCOVERY:g}",
         by_notebook=_counts(counted, "notebook"),
         marks=_list(MARKS),

@@ -11,8 +11,8 @@ import pytest
 from companion import claims, panels, scorecard
 from companion.claims import FAILS, HOLDS, OPEN, UNTRAINED
 from companion.plotting import save_table
-from companion.scorecard import judged, not_at_hand, numbers, orders, page
-from companion.scorecard.page import ABSENT, AGREES, DIVERGED, NEVER, NO, OTHER, VERDICTS
+from companion.scorecard import at_own_scale, judged, not_at_hand, numbers, orders, page
+from companion.scorecard.page import ABSENT, AGREES, DIFFERS, DIVERGED, NEVER, NO, OTHER, VERDICTS
 from companion.story import what_ran
 from fedlib.runs import Result, export, store
 from papers.pm_moe.experiments import FOURTEEN
@@ -204,7 +204,9 @@ def test_a_claim_is_taken_from_the_largest_scale_and_never_from_figures_that_are
 def test_the_page_stands_alone_and_escapes_what_it_shows():
     nothing, none = numbers(ONE), scorecard.collected()
     assert set(nothing["verdict"]) == {NEVER, ABSENT, NO} and nothing["mean"].isna().all()
-    assert none.empty and "None yet" in page.page(nothing, orders(nothing), none)
+    assert none.empty and "None yet" in page.page(
+        nothing, orders(nothing), at_own_scale(ONE, nothing), none
+    )
     stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.9)
     claims_of("standard", "does not hold")
     file, table, tested = scorecard.write(ONE)
@@ -215,3 +217,20 @@ def test_the_page_stands_alone_and_escapes_what_it_shows():
     assert "../notebooks/12_fourteen_baselines.ipynb" in text
     assert [*page.by_table(table)] == ["PM-MoE, Table 1"]
     assert len(table) == len(published()) and len(tested) == 1
+
+
+def test_at_their_own_scale_numbers_are_counted_and_the_rest_has_its_command():
+    of = {"000": "new_clients", "002": "first_version"}
+    registry = replace(REGISTRY, tables=tuple(e for e in REGISTRY.tables if e.paper in of))
+    rows = published().assign(repeats=False, why_not="", seeds=3, same=True, gap=-2.5)
+    rows = rows.assign(verdict=np.where(rows["method"].eq("FedAvg"), AGREES, DIFFERS))
+    rows.loc[rows["paper"].eq("000"), "same"] = False
+    found = at_own_scale(registry, rows).set_index("section")
+    assert found.loc["first_version", [AGREES, DIFFERS, "left"]].tolist() == [3, 9, 0]
+    assert found.loc["first_version", ["gap", "CPU hours", "command"]].tolist() == [-2.5, 0, ""]
+    left = found.loc["new_clients"]
+    assert left["left"] == left["numbers"] and left[DIFFERS] == 0 and np.isnan(left["gap"])
+    assert (left["CPU hours"], left["command"]) == (2.5, "make campaign BLOCKS=10")
+    alone = at_own_scale(replace(registry, blocks=()), rows).set_index("section").loc["new_clients"]
+    assert np.isnan(alone["CPU hours"])
+    assert alone["command"] == f"make paper SCALE=paper SECTIONS=new_clients:{alone['data']}"
