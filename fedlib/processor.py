@@ -1,7 +1,8 @@
-"""The same bits on every x86-64 processor with AVX2: torch is held to that instruction set.
+"""The same bits on every processor of one maker with AVX2: torch is held to that instruction set.
 
-torch, oneDNN and MKL choose their kernels by the processor, and kernels round differently. The
-choice is made when torch is imported, so this is imported before it and imports nothing of it.
+torch, oneDNN and MKL choose their kernels by the processor, and kernels round differently. MKL does
+so between Intel's and AMD's processors even when it is held to AVX2. The choice is made when torch
+is imported, so this is imported before it and imports nothing of it.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""The same bits on any processor with AVX2, and nothing handed to torch that crashes there.
+"""The same bits on any processor of one maker with AVX2, and nothing handed to torch that crashes there.
 
 Each test is a process of its own: the instruction set is chosen when torch is imported, and what is
 tested against ends a process.
@@ -34,9 +34,12 @@ result = run(Experiment(task, method, rounds=3, cohort=4, evaluate_every=1), pro
 scores = [*result.curve("test_nll").values()]
 print(PINNED, result.provenance["state"], " ".join(f"{s:.12f}" for s in scores))
 """
-# Of torch 2.13.0's build for CPUs, on an EPYC with AVX2 and without AVX-512.
-STATE = "ae95101380c94a5c"
-SCORES = "2.294416385227 2.256888071696 2.220153003269 2.179622883267"
+# Of torch 2.13.0's build for CPUs, on an EPYC without AVX-512 and on a Xeon with it: the final state,
+# and the scores. MKL rounds differently on other makers' processors, unless it is "COMPATIBLE".
+BITS = {
+    "AuthenticAMD": "ae95101380c94a5c 2.294416385227 2.256888071696 2.220153003269 2.179622883267",
+    "GenuineIntel": "8779e3ded3bdb4bc 2.294416385227 2.256888029310 2.220152876112 2.179622777303",
+}
 
 STRIDED = """
 import torch
@@ -90,8 +93,11 @@ def alone(code: str, folder: Path, **variables: str) -> subprocess.CompletedProc
 @pytest.mark.skipif(not torch.__version__.startswith("2.13.0"), reason="bits of torch 2.13.0")
 def test_a_short_fedmix_has_the_golden_bits(tmp_path):
     """Convolutions, dense layers, Adam at both ends and evaluation, pinned."""
+    maker = next((name for name in BITS if name in processor.CPUINFO.read_text()), "")
+    if not maker:
+        pytest.skip("bits of AMD's and Intel's processors")
     said = alone(GOLDEN, tmp_path)
-    assert said.stdout.split() == ["True", STATE, *SCORES.split()], said.stderr
+    assert said.stdout.split() == ["True", *BITS[maker].split()], said.stderr
 
 
 def test_strided_convolutions_of_few_channels_train(tmp_path):
