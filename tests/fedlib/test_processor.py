@@ -35,7 +35,7 @@ scores = [*result.curve("test_nll").values()]
 print(PINNED, result.provenance["state"], " ".join(f"{s:.12f}" for s in scores))
 """
 # Of torch 2.13.0's build for CPUs, on an EPYC without AVX-512 and on a Xeon with it: the final
-# state, and the scores. MKL rounds differently on other makers' processors, unless it is "COMPATIBLE".
+# state, and the scores. MKL rounds differently on other makers' processors, unless "COMPATIBLE".
 BITS = {
     "AuthenticAMD": "ae95101380c94a5c 2.294416385227 2.256888071696 2.220153003269 2.179622883267",
     "GenuineIntel": "8779e3ded3bdb4bc 2.294416385227 2.256888029310 2.220152876112 2.179622777303",
