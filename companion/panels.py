@@ -40,7 +40,11 @@ class Panel:
     @property
     def name(self) -> Title:
         """The panel's title, e.g. "CIFAR-10 (standard)"; figures also list what is absent."""
-        return Title(f"{title(self.dataset)} ({self.scale})", self.absent, self.untrained)
+        return self.titled(f"{title(self.dataset)} ({self.scale})")
+
+    def titled(self, words: str) -> Title:
+        """Return the title of a field that shows some of the panel: figures list what it lacks."""
+        return Title(words, self.absent, self.untrained)
 
     def only(self, methods: Collection[str]) -> "Panel":
         """Return the panel of some methods: those that are there, and those that are absent."""
