@@ -116,7 +116,7 @@ def label_bars(
         for k, (label, colour) in enumerate(colours.items()):
             at = np.arange(shares.shape[1]) + 0.4 * k
             ax.bar(at, shares[k], 0.4, color=colour, align="edge", linewidth=0, label=label)
-        # As if fields shared y, which takes the square of their number to draw.
+        # Fields that share axes would look the same, and take the square of their number to draw.
         ax.set(xticks=[], ylim=(0, max(truth.max(), guess.max())))
         ax.label_outer()
         ax.set_title(f"client {name}", fontsize="small", pad=2)

@@ -1,5 +1,6 @@
 """Every published number and every claim beside what was measured: `make report`."""
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -282,7 +283,7 @@ def _training(registry: Registry, section: str, dataset: str, left: int) -> tupl
     if not left:
         return 0.0, ""
     for block in registry.blocks:
-        if {section, part} & {asked.partition("/")[0] for asked in block.parts.get("paper", ())}:
+        if {section, part} & {re.split("[@/]", one)[0] for one in block.parts.get("paper", ())}:
             return block.hours, f"make campaign BLOCKS={block.number}"
     return np.nan, f"make paper SCALE=paper SECTIONS={part}"
 
