@@ -13,7 +13,7 @@ from fedlib.federation import Federation
 from fedlib.models.families import ACTIVATIONS, INITS
 from fedlib.randomness import generator
 from papers.judging import whole, without_floor
-from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called, family
+from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, called, family
 from papers.published import floors, published
 from papers.scaled import MAJORITY
 
@@ -234,6 +234,28 @@ def reporting(frame: pd.DataFrame) -> pd.DataFrame:
     courses = [evaluated(frame, *run) for run in runs.itertuples(index=False)]
     gained = {"all": [c[-1] - c[0] for c in courses], "maximum": [c.max() - c[0] for c in courses]}
     return runs.assign(**gained)
+
+
+def largest_gains(table: pd.DataFrame, most: int = 3) -> tuple[list[str], float]:
+    """Return the methods that gain most by PM-MoE, mean over seeds, and their share of the whole.
+
+    ``table`` are scores, at one S or at several. That is their part of the sum of all gains.
+    """
+    means = gains(table).groupby("method")["value"].mean().sort_values(ascending=False)
+    return means.index[:most].tolist(), float(means.iloc[:most].sum() / means.sum())
+
+
+def leanings(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what gates of Fed-Syn-MoE give a client's own base, and how accurate its runs end.
+
+    Columns S, seed; before and after, the mean weight on tests of the fresh gates and of the last
+    ones, every label counting alike; accuracy.
+    """
+    runs = frame[frame["method"] == SYNCHRONOUS]
+    own = runs[runs["metric"].eq("test_gate") & runs["expert"].eq(1)].sort_values("round")
+    by_run = own.groupby(["S", "seed", "round"])["value"].mean().groupby(["S", "seed"])
+    ends = scores(runs).set_index(["S", "seed"])["value"]
+    return pd.DataFrame({"before": by_run.first(), "after": by_run.last(), "accuracy": ends})
 
 
 def told_gains(frame: pd.DataFrame, known: pd.DataFrame) -> dict[str, pd.DataFrame]:

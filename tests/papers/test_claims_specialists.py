@@ -8,10 +8,12 @@ import pytest
 from rows import frame_of, initials, runs_of
 
 from companion import frames
+from papers import findings
 from papers.scaled import FEDAVG, LOCAL, TUNED
+from papers.short import Missing
 from papers.specialists import analysis, claims
 from papers.specialists.analysis import GLOBAL, HELD, OWN
-from papers.specialists.experiments import MIXTURE, SMALL
+from papers.specialists.experiments import LAST_CLIENT, MIXTURE, SMALL
 
 CIFAR10 = analysis.printed().query("data == 'cifar10'")
 
@@ -85,6 +87,37 @@ def test_ends_of_a_range_are_compared_where_there_are_two():
     less, more = ([c.text for c in claims.first_version_claims(table)] for table in (one, two))
     assert sum("p = 0.2 vs 1" in text for text in more) == 1
     assert not any("p = 1 vs 1" in text for text in less)
+
+
+def test_how_far_fedavg_is_from_print_is_a_mean_over_tests_and_p():
+    """At p = 0.2 0.1 above and 0.1 below; 0.3 above at p = 1, whose other number is not printed."""
+    values = {(FEDAVG, GLOBAL): 0.5, (FEDAVG, OWN): 0.5, (FEDAVG, HELD): 0.9, (LOCAL, OWN): 0.9}
+    table = grid(values, p=(0.2, 1.0), seed=range(2))
+    table["value"] += 0.06 * table["seed"] * table["p"].eq(1.0)
+    known = [(FEDAVG, GLOBAL, 0.2, 0.4), (FEDAVG, OWN, 0.2, 0.6), (FEDAVG, OWN, 1.0, 0.2)]
+    printed = pd.DataFrame(known, columns=["method", "metric", "p", "value"])
+    assert analysis.distances(table, printed) == pytest.approx({0: 0.5 / 3, 1: 0.56 / 3})
+
+
+@pytest.mark.parametrize(("near", "which"), [(0.3, "latter"), (0.1, "former"), (0.2, "neither")])
+def test_which_fedavg_is_printed_follows_the_runs(monkeypatch, near, which):
+    """The average is 20 points above what is printed, the last client's as far or not below it."""
+    known = analysis.printed("001", "cifar10").query(
+        "method == @FEDAVG and metric in (@GLOBAL, @OWN)"
+    )
+    seeds = pd.DataFrame({"seed": range(3), "more": [0.0, 0.001, -0.001]})
+    plain = known.merge(seeds, how="cross").eval("value = value + 0.2 + more")
+    last = known.query("p > 0.5").merge(seeds, how="cross").eval("value = value - 0.4 + @near")
+    last = last.assign(departure=LAST_CLIENT)
+    tables = {"as_released": last, "specialists": plain}
+    monkeypatch.setattr(findings, "panels", lambda s, scale: {"cifar10": tables[s]})
+    monkeypatch.setattr(analysis, "of_panel", lambda table: table)
+    found = findings._printed_fedavg()
+    assert which in found["which"] and found["average"] == "20.0"
+    assert found["last"] == f"{100 * abs(near - 0.4):.1f}"
+    monkeypatch.setattr(findings, "panels", lambda s, scale: {})
+    with pytest.raises(Missing):
+        findings._printed_fedavg()
 
 
 def test_measured_stands_beside_published():

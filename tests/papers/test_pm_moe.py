@@ -135,6 +135,35 @@ def test_gains_are_told_in_three_ways():
     assert means["largest of M + 1"] == 0 and means["published"] > 0
 
 
+def test_the_methods_that_gain_most_have_a_share_of_all_gains():
+    """Gains of 3, 1 and -1 points over two seeds: the first has 3 of 3, the first two 4 of 3."""
+    rows = [
+        row
+        for seed, more in ((0, 0.01), (1, -0.01))
+        for m, gain in (("FedCP", -0.01), ("DBE", 0.03), ("FedPer", 0.01))
+        for stage, value in (("", 0.5), (WITH_MOE, 0.5 + gain + more))
+        for row in run(m, seed, value, value, stage=stage)
+    ]
+    table = scores(frame_of(*rows))
+    for most, names, share in ((1, ["DBE"], 1), (2, ["DBE", "FedPer"], 4 / 3)):
+        assert analysis.largest_gains(table, most) == (names, pytest.approx(share))
+
+
+def test_where_gates_lean_is_the_mean_over_labels_before_and_after():
+    gates = [
+        {"method": SYNCHRONOUS, STAGE: "", "S": 0.0, "metric": "test_gate", "round": t}
+        | {"expert": k, "item": str(y), "value": 1 - w if k == 0 else w}
+        for t, own in ((1, (0.2, 0.4)), (0, (0.7, 0.8)))
+        for y, w in enumerate(own)
+        for k in (0, 1)
+    ]
+    table = frame_of(*gates, *run(SYNCHRONOUS, 0, 0.8, 0.4), *run("FedPer", 0, 0.1, 0.1))
+    (found,) = analysis.leanings(table).reset_index().to_dict("records")
+    assert found == pytest.approx(
+        {"S": 0, "seed": 0, "before": 0.75, "after": 0.3, "accuracy": 0.5}
+    )
+
+
 def test_headings_compare_those_that_share_a_part_with_those_that_share_all():
     """0.2 more for the nine, whose places in Table 1's order are 7 later in the mean."""
     table = table_1(0)
