@@ -7,8 +7,10 @@ import pytest
 from companion.claims import ELSEWHERE, UNTESTED, Claim, judge
 from fedlib import paths
 from papers import findings, short
+from papers.comparison import PROPOSED
 from papers.published import words
 from papers.registry import REGISTRY
+from papers.scaled import FEDAVG, TUNED
 
 ROWS = words("short.csv", "name")
 WRITTEN = ("says", "found", "sure", "out", "asks")
@@ -58,6 +60,13 @@ def test_every_field_names_a_section_a_data_set_and_a_claim():
         if rest:
             start = re.split(r"\.\.\.|\d", rest[0])[0].strip() or "..."
             assert any(not text[0] or text[0].startswith(start) for text in texts), rest
+
+
+def test_fields_of_the_leaderboard_name_a_paper_and_a_rival():
+    """Their claims begin with names, and a field that names none is found only when runs are."""
+    starts = [rest[0] for where, *rest in fields() if where.startswith("every_method/") and rest]
+    named = [f"{paper} beats {rival}" for paper in PROPOSED for rival in (FEDAVG, TUNED)]
+    assert starts and all(any(name.startswith(start) for name in named) for start in starts)
 
 
 def test_every_notebook_opens_with_its_own_sentences():
