@@ -59,6 +59,10 @@ def _panel(section: str, dataset: str) -> Panel:
     raise Missing(section)
 
 
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def _floor() -> Numbers:
     table = analysis.beside_floor()
     here = table[table["dataset"].eq("cifar10") & table["S"].eq(0)].set_index("method")
@@ -144,7 +148,7 @@ def _gains() -> Numbers:
         raise Unsupported(f"{first} have {share:.0%} of the gain")
     ways = analysis.told_gains(frame, printed).values()
     ours, largest, theirs = (100 * rows.groupby("S")["value"].mean() for rows in ways)
-    said = {"first": f"{', '.join(first[:-1])} and {first[-1]}", "share": f"{share:.0%}"}
+    said = {"first": _listed(first), "share": f"{share:.0%}"}
     said |= {"none": f"{theirs[0]:.1f}", "some": f"{theirs[20]:.1f}"}
     return {**said, "adds": f"{(largest - ours).max():.2f}"}
 
@@ -156,7 +160,7 @@ def _leaderboard() -> Numbers:
     if ahead := [claim.text for claim in claims if claim.verdict == HOLDS]:
         raise Unsupported(f"these hold: {ahead}")
     front = comparison.frontier(table).query("best").sort_values("x")["method"].tolist()
-    return {"front": f"{', '.join(front[:-1])} and {front[-1]}"}
+    return {"front": _listed(front)}
 
 
 def _energies(dimensions: int = 512, experts: int = 20, clients: int = 50) -> Numbers:

@@ -245,11 +245,11 @@ def largest_gains(table: pd.DataFrame, most: int = 3) -> tuple[list[str], float]
     return means.index[:most].tolist(), float(means.iloc[:most].sum() / means.sum())
 
 
-def leanings(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return what gates of Fed-Syn-MoE give a client's own base, and how accurate its runs end.
+def local_gate_weights(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the gate weight of the client's own base in each run of Fed-Syn-MoE, and its accuracy.
 
-    Columns S, seed; before and after, the mean weight on tests of the fresh gates and of the last
-    ones, every label counting alike; accuracy.
+    A row per S and seed, its index; columns before and after (training), means over tests in which
+    every label counts alike, and accuracy.
     """
     runs = frame[frame["method"] == SYNCHRONOUS]
     own = runs[runs["metric"].eq("test_gate") & runs["expert"].eq(1)].sort_values("round")

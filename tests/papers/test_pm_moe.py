@@ -149,7 +149,7 @@ def test_the_methods_that_gain_most_have_a_share_of_all_gains():
         assert analysis.largest_gains(table, most) == (names, pytest.approx(share))
 
 
-def test_where_gates_lean_is_the_mean_over_labels_before_and_after():
+def test_gate_weights_are_means_over_labels_before_and_after_training():
     gates = [
         {"method": SYNCHRONOUS, STAGE: "", "S": 0.0, "metric": "test_gate", "round": t}
         | {"expert": k, "item": str(y), "value": 1 - w if k == 0 else w}
@@ -158,7 +158,7 @@ def test_where_gates_lean_is_the_mean_over_labels_before_and_after():
         for k in (0, 1)
     ]
     table = frame_of(*gates, *run(SYNCHRONOUS, 0, 0.8, 0.4), *run("FedPer", 0, 0.1, 0.1))
-    (found,) = analysis.leanings(table).reset_index().to_dict("records")
+    (found,) = analysis.local_gate_weights(table).reset_index().to_dict("records")
     assert found == pytest.approx(
         {"S": 0, "seed": 0, "before": 0.75, "after": 0.3, "accuracy": 0.5}
     )
