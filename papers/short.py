@@ -39,6 +39,7 @@ from papers.specialists import claims as specialists
 VERDICTS = {"holds": (HOLDS,), "does not hold": (FAILS,), "tested": TESTED}
 FIELD = re.compile(r"\[\[([^\]]+)\]\]")
 SCALE = "standard"
+UNSTATED = ("rotated", "permuted", "adaptive")  # sections whose paper states no number of rounds
 
 
 class Unsupported(ValueError):
@@ -163,8 +164,10 @@ def _size(section: str, dataset: str) -> str:
     seeds = panel.frame.groupby("method")["seed"].nunique()
     many = f"{seeds.min()} to {seeds.max()}" if seeds.min() < seeds.max() else f"{seeds.max()}"
     rounds = panel.setting.rounds
-    whole = f" of the paper's {theirs[dataset].rounds:,}" if dataset in theirs else ""
-    return f"{many} {'seed' if many == '1' else 'seeds'}, {rounds:,}{whole} rounds"
+    stated = dataset in theirs and not section.startswith(UNSTATED)
+    whole = f" of the paper's {theirs[dataset].rounds:,}" if stated else ""
+    ours = " (the paper does not state theirs)" if section.startswith(UNSTATED) else ""
+    return f"{many} {'seed' if many == '1' else 'seeds'}, {rounds:,}{whole} rounds{ours}"
 
 
 def number(claim: Claim, *wanted: str, sign: int = 1) -> str:

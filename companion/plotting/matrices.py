@@ -44,7 +44,7 @@ def heatmaps(
         ax.imshow(m, aspect="auto", **shade)
         ax.grid(visible=False)
         ax.set_title(name, fontsize="small")
-        ticks = range(0, m.shape[1], 1 if m.shape[1] <= 8 else 5)
+        ticks = range(0, m.shape[1], 1 if m.shape[1] <= 6 else 2 if m.shape[1] <= 8 else 5)
         ax.set_xticks(ticks, [str(k + first) for k in ticks])
         ax.set_yticks(range(len(rows)), rows)
         cells = _cells("item", "expert", value=m)

@@ -121,7 +121,7 @@ SEEN = "participating client"
 UNLABELLED = "unseen client, no labels"
 BEFORE = "unseen client, before fitting"
 AFTER = "unseen client, after fitting"
-WAYS = (SEEN, AFTER, BEFORE, UNLABELLED)
+WAYS = (SEEN, BEFORE, AFTER, UNLABELLED)
 APPENDIX_F = (
     # what, method, metric here, and the place of the paper's number in ``published``
     ("participating clients, validation", names.FEDAVG, "validation_accuracy", 1),
