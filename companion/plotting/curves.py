@@ -123,6 +123,7 @@ def over(
     x: str,
     log: bool = False,
     level: float | None = None,
+    least: float = 0.0,
     seeds: bool = True,
     apart: float = 0.0,
     printed: Mapping[str, pd.DataFrame] | None = None,
@@ -131,10 +132,10 @@ def over(
     """Draw a number by method over a parameter ``x``: mean over seeds, and every run as a dot.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, ``x`` and value. ``log``
-    is for x; ``level`` draws a line at some y, ``seeds`` tells how many there are. Methods are
-    drawn so far ``apart`` in x, lest they cover each other. ``printed`` are a paper's numbers in
-    the same form, without seeds, drawn hollow. The floor is a thin line, level where it has no
-    ``x``.
+    is for x; ``level`` draws a line at some y, around which at least ``least`` is shown to either
+    side. ``seeds`` tells how many there are. Methods are drawn so far ``apart`` in x, lest they
+    cover each other. ``printed`` are a paper's numbers in the same form, without seeds, drawn
+    hollow. The floor is a thin line, level where it has no ``x``.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -149,6 +150,7 @@ def over(
         hollow(ax, (printed or {}).get(name, numbers[:0]), x, "value")
         if level is not None:
             ax.axhline(level, **style.MARK)
+            ax.update_datalim([(numbers[x].min(), level + d) for d in (-least, least)])
         style.draw_floor(ax, floor["value"], floor[x])
         style.fit(ax, numbers["value"], floor["value"])
         title = f"{name}, {style.seeds_of(shown)}" if seeds else name

@@ -169,16 +169,16 @@ def label_counts(counts: np.ndarray, names: Sequence[str], heading: str = "") ->
     return figure, pd.DataFrame(_cells("client", "label", examples=counts))
 
 
-def partitions(counts: Mapping[str, np.ndarray], columns: int = 2) -> Drawn:
-    """Draw several partitions, ``counts [clients, classes]`` by title, each with shades of its own.
+def partitions(counts: Mapping[str, np.ndarray], columns: int = 2, most: int = 0) -> Drawn:
+    """Draw several partitions, ``counts [clients, classes]`` by title.
 
-    In every panel the darkest tile is its largest count.
+    The darkest tile is the count ``most`` in all panels, or else the largest count of each.
     """
 
     def draw(ax: Axes, name: str, each: np.ndarray) -> pd.DataFrame:
-        counts_picture(each, ax, bar=False)
-        least, most = each.sum(1).min(), each.sum(1).max()
-        size = f"{least:,} each" if least == most else f"{least:,} to {most:,}"
+        counts_picture(each, ax, most=most, bar=False)
+        least, largest = each.sum(1).min(), each.sum(1).max()
+        size = f"{least:,} each" if least == largest else f"{least:,} to {largest:,}"
         ax.set(title=f"{name}: {len(each)} clients, {size}", xlabel="", ylabel="")
         return pd.DataFrame(_cells("client", "label", examples=each))
 

@@ -216,12 +216,12 @@ def against_floor(table: pd.DataFrame) -> Drawn:
     """Draw published accuracies by method, a field per data set and S, with the floor as a line.
 
     ``table`` has columns dataset, S, method, value and floor, methods from top to bottom. What lies
-    below the floor is red. Returns the table with the column below.
+    below the baseline is red. Returns the table with the column below.
     """
     table = table.assign(below=table["value"] < table["floor"])
     sets, ratios, methods = (list(dict.fromkeys(table[c])) for c in ("dataset", "S", "method"))
     above = ("published", "o", style.SHADES[1])
-    marks = {False: above, True: ("published, below the floor", "D", style.RED)}
+    marks = {False: above, True: ("published, below the baseline", "D", style.RED)}
 
     def draw(ax: Axes, name: str, here: pd.DataFrame) -> pd.DataFrame:
         for below, (label, form, colour) in marks.items():

@@ -26,6 +26,7 @@ LARGEST_FIRST = SCALES[::-1]
 # The quick scale has data of its own, which no paper has numbers for.
 WITH_NUMBERS = [scale for scale in LARGEST_FIRST if scale != "quick"]
 BALANCED = "balanced_accuracy"  # of all classes alike, and on no client's own test
+ORDERED = "closer to the published order than chance"
 TEXTS = ("group", "family", "scale", "notebook", "key", "device", "commit")
 MEASURED = ("mean", "low", "high", "seeds", "values", "same", "diverged", "untrained", *TEXTS)
 
@@ -235,7 +236,7 @@ def orders(table: pd.DataFrame) -> pd.DataFrame:
 
     Columns paper, table_or_figure, dataset, numbers, correlation (of ranks within a group's
     families, over all groups of the table), p (how often shuffling there does as well), verdict:
-    "the published order" where that survives at 5% among all tables, else "undecided". Numbers of
+    `ORDERED` where that survives at 5% among all tables, else "undecided". Numbers of
     runs that did not train are left out, and tables without two numbers in a family.
     """
     known = table["seeds"].gt(0) & table["value"].notna() & ~table["untrained"]
@@ -247,7 +248,7 @@ def orders(table: pd.DataFrame) -> pd.DataFrame:
     found = pd.DataFrame(rows, columns=[*keys, "numbers", "correlation", "p"])
     found = found.dropna(subset="correlation").reset_index(drop=True)
     kept = inference.discoveries(found["p"])
-    return found.assign(verdict=np.where(kept, "the published order", OPEN))
+    return found.assign(verdict=np.where(kept, ORDERED, OPEN))
 
 
 def at_own_scale(registry: Registry, numbers: pd.DataFrame) -> pd.DataFrame:

@@ -57,7 +57,7 @@ def far(params: Params, ctx: Params) -> Tensor:
 
 @value
 class SCAFFOLD(FedAvg):
-    """FedAvg whose gradients are shifted by c - c_j: where everybody goes, less where I went.
+    """FedAvg whose gradients are shifted by c - c_j: all clients' mean direction less the own one.
 
     ``client``'s rate is eta; K is the number of a client's steps, c (``control.*``) and c_j
     (``drift.*``) are control variates, S the cohort, N the number of clients.
@@ -119,7 +119,7 @@ class SCAFFOLD(FedAvg):
 
 @value
 class MOON(FedAvg):
-    """FedAvg whose features are pulled to the global model's and away from yesterday's own.
+    """FedAvg whose features are pulled to the global model's, away from the client's previous ones.
 
     ``mu`` is mu (0: FedAvg), ``tau`` tau; z, z_g and z_p are the inputs of the output layer in the
     client's model, in the received one, and in the one that the client had at the end of its last
@@ -128,8 +128,8 @@ class MOON(FedAvg):
         CE - mu log [ e^(cos(z, z_g)/tau) / (e^(cos(z, z_g)/tau) + e^(cos(z, z_p)/tau)) ]
 
     Reference: Li et al., Model-contrastive federated learning, CVPR 2021 (tau 0.5, mu from 0.1, 1,
-    5 and 10). A baseline of 004, as in PFLlib, whose default mu is 0 (A30). Deviation: the paper's
-    networks end in a projection, whose output is that input here.
+    5 and 10). A baseline of 004, as in PFLlib, whose default mu is 0 (A30). Deviation: the paper
+    compares the outputs of a projection head; here, as in PFLlib, inputs of the output layer.
     """
 
     trains = ("base.", "head.")

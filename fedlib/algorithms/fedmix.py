@@ -32,10 +32,10 @@ class FedMix(FedAvg):
     """K global experts w_z, a gate theta_s per client, and a global q(z|y) that tells them apart.
 
         p(y|x, s)     = sum_z p_theta_s(z|x, s) p_w_z(y|x)
-        L_s           = sum_i E_q(z|y_i)[ log p_w_z(y_i|x_i) + log p_theta_s(z|x_i, s) ]    (eq. 6)
+        L_s           = mean_i E_q(z|y_i)[ log p_w_z(y_i|x_i) + log p_theta_s(z|x_i, s) ]   (eq. 6)
         q(z|y)        = softmax phi_y,     q(z|s) = sum_y p(y|s) q(z|y)
         p(z|x, s)     = softmax( A_s^T sum_k q(z=k|s) h_k(x) + b_s )                        (eq. 9)
-        w_s, phi_s, theta_s <- ... + alpha grad L_s                           at client s
+        w_s, phi_s, theta_s <- ... + alpha grad L_s       at client s, i in a mini-batch, no H(q)
         p(s|z)        = q(z|s) p(s) / sum_s' q(z|s') p(s')                                  (eq. 8)
         Delta w_z     = sum_s p(s|z) (w_z - w_s,z)
         Delta phi     = sum_s p(s) (phi - phi_s) - lambda_H grad H(sum_y q(z|y) p(y))
@@ -451,13 +451,13 @@ def renormalised(q: Tensor, keep: Tensor) -> Tensor:
 class ClusteredFedMix(FedMix):
     """FedMix whose q is q_pi(z|s), a point pi_s of the simplex per client, found in closed form.
 
-    ``entropy_weight`` is beta, ``damping`` alpha; the others are FedMix's. There is no phi.
+    ``entropy_weight`` is beta; the others are FedMix's. There is no phi.
 
-        L_s  = sum_i E_pi_s[ log p(y_i, z|x_i, s) ] + beta H(pi_s)                      (eq. 10)
+        L_s  = mean_i E_pi_s[ log p(y_i, z|x_i, s) ] + beta H(pi_s)                     (eq. 10)
         pi*  = softmax_k( mean_i log p(y_i, z=k|x_i, s) / beta )        of a mini-batch (eq. 13)
-        pi_s <- alpha pi_s + (1 - alpha) pi*
+        pi_s <- d pi_s + (1 - d) pi*                                      d = ``damping``
 
-    The last line is a step of plain SGD at rate 1 - alpha on the squared distance between the two,
+    The last line is a step of plain SGD at rate 1 - d on the squared distance between the two,
     halved; so pi_s is a leaf like others, ``pi`` ``[K]``, which stays with its client.
 
     Reference: Reisser et al., Federated mixture of experts, App. B (000). Deviation: eq. 12 with

@@ -28,7 +28,7 @@ DRAWS = 100  # initialisations that are tried
 class Explore:
     """How often a client trains a cluster drawn at random: eps (t + 1)^-decay in round t.
 
-    ``decay`` 0 is a constant rate, 1 is 1/t, anything between a slower power law.
+    ``decay`` 0 is a constant rate, 1 is eps / (t + 1), anything between a slower power law.
 
     Reference: Isaksson et al. (003), whose rate is constant.
 

@@ -114,7 +114,7 @@ class Newcomers(SecondStage):
     They receive what is shared and send nothing. Each trains the leaves that ``of`` keeps local,
     on its own labelled data with the objective of ``of``, from fresh ones; for FedMix
 
-        theta_s <- theta_s + alpha grad sum_i E_q(z|y_i)[ log p(y_i, z|x_i, s) ]     (000, sec. 2)
+        theta_s <- theta_s + alpha grad mean_i E_q(z|y_i)[ log p(y_i, z|x_i, s) ]    (000, sec. 2)
 
     FedAvg has none, and newcomers use the global model as it is. ``stop`` watches their validation
     examples. A second stage: ``Experiment.after`` is the federation that trained.
@@ -152,7 +152,7 @@ class CommonestLabel(LocalTraining):
     marginal, finite also for a label that the client does not hold. A newcomer gets the commonest
     label of all examples that take part: what opted out counts at home only. Play one round.
 
-    Reference: none; the floor under every number on clients' own tests.
+    Reference: none; the majority-class baseline. A trained model may lie below it.
 
     >>> log_shares(torch.tensor([1, 0, 3]), 1).exp()  # 2/7, 1/7, 4/7
     tensor([[0.2857, 0.1429, 0.5714]])
@@ -196,14 +196,14 @@ class Densities(SecondStage):
 
     A newcomer's example x is then voted on by clients s with p(s|x) in place of p(s).
 
-        p(z|x) = sum_s p_theta_s(z|x, s) p(s|x),     p(s|x) ~ p(x|s) p(s)              (eq. 18)
-        log p(x|s) ~ log mean_l p(x|u_l) p(u_l) / r(u_l|x)       over L = ``samples`` draws u_l
+        p(z|x) = sum_s p_theta_s(z|x, s) p(s|x),     p(s|x) prop. to p(x|s) p(s)       (eq. 18)
+        log p(x|s) = log mean_l p(x|u_l) p(u_l) / r(u_l|x)       over L = ``samples`` draws u_l
 
     ``hidden`` and ``latent`` are the widths of the auto-encoders (r encodes, p decodes), ``of`` the
     federation's algorithm. A second stage (``Experiment.after`` is the federation that trained), in
     which only the auto-encoders move: all in one program, each until its bound on the client's
-    validation examples has not improved for ``stop.patience`` epochs. Seen clients are predicted as
-    ``of`` does. Play one round with every client (cohort 1.0).
+    validation examples has not improved for ``stop.patience`` epochs. Participating clients predict
+    as with ``of``. Play one round with every client (cohort 1.0).
 
     Reference: Reisser et al., Federated mixture of experts, App. F (000). Deviation: the estimate
     has noise that all clients and examples share; the default of new clients is p(s) (A17).

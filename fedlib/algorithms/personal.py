@@ -201,7 +201,7 @@ class FedAMP(FedAvg):
 
     Reference: Huang, Chu, Zhou, Wang, Liu, Pei and Zhang, Personalized cross-silo federated
     learning on non-IID data, AAAI 2021 (algorithm 1 with FedAMP's eq. 3 to 6). There w_s minimises
-    its loss and lambda / 2 alpha |w_s - u_s|^2; here it takes the steps of a round towards that.
+    its loss and lambda / (2 alpha) |w_s - u_s|^2; here it takes the steps of a round towards that.
 
     >>> models = {"w": torch.tensor([[0.0], [1.0], [100.0]])}
     >>> attention(models, torch.tensor([0]), torch.ones(3).bool(), alpha=1.0, sigma=2.0)

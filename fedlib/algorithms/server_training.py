@@ -40,8 +40,8 @@ class FedGen(FedAvg):
     optimiser for all rounds, whose moments the server keeps.
 
     Reference: Zhu et al., Data-free knowledge distillation for heterogeneous federated learning,
-    ICML 2021. A baseline of 004. Deviation: their code and PFLlib also have a distillation, a
-    diversity term and fading weights, which are not in the paper's objective, nor here.
+    ICML 2021. A baseline of 004. Deviation: their code also has a distillation, a diversity
+    term and fading weights, which are not in the paper's objective, nor in PFLlib, nor here.
     """
 
     trains = ("base.", "head.")
@@ -119,7 +119,7 @@ class FedGH(LGFedAvg):
         h <- h - eta grad mean_(j, y) CE(h(c_jy), y)
 
     Reference: Yi et al., FedGH: heterogeneous federated learning with generalized global header,
-    ACM Multimedia 2023. A baseline of 004. Deviation: in PFLlib the server's output layer is client
+    ACM Multimedia 2023. A method of 004. Deviation: in PFLlib the server's output layer is client
     0's by mistake, here it is its own (A39).
     """
 

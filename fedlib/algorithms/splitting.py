@@ -235,7 +235,7 @@ class LocalGlobal(FedAvg):
     """Personal first layers l_s below one global network g: logits = g(l_s(x)).
 
     ``cut`` is the number of the base's modules that are l_s: 3 is the input layer of a LeNet
-    (convolution, ReLU, pooling), 4 a ResNet up to its first block; ``Net.cuts`` lists the legal
+    (convolution, pooling, ReLU), 4 a ResNet up to its first block; ``Net.cuts`` lists the legal
     ones. ValueError, when a run starts, for a cut that the model has not. A newcomer gets
 
         log p(y|x) = log softmax g( sum_s p(s) l_s(x) )                     (000, App. F)
@@ -422,8 +422,8 @@ class GPFL(SplitModel):
 
         steer(h; c) = ReLU(h (scale(c) + 1) + shift(c))
         logits      = head_s(steer(h; c_s)),  c_s = sum_y p(y|s) e_y,  c_g = mean_y e_y
-        near        = CE(cos(steer(h; c_g), e)) + lambda |steer(h; c_g) - e_y|
-        loss        = CE(logits) + near + mu/2 (|e|^2 + |steering|^2)
+        pull        = CE(cos(steer(h; c_g), e)) + lambda |steer(h; c_g) - e_y|
+        loss        = CE(logits) + pull + mu/2 (|e|^2 + |steering|^2)
 
     Contexts c and the e_y of the distance are of the received embeddings.
 

@@ -1,6 +1,6 @@
 """What everything costs: how many clients share a program, how much is held, what is asked at once.
 
-No number here changes a result but by rounding. The numbers were measured (``make bench``).
+No number but ``MOST`` changes a result other than by rounding. They were measured (``make bench``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ WAITING_BYTES = 2**26  # weights of clients that wait for their next phase
 BLOCK = 512  # examples per forward pass of an evaluation
 BUDGET = 2**26  # numbers that one batched prediction may gather
 READ = 2**14  # texts that recurrent nets of several clients read at once
-MOST = 1000  # test examples on which every client is asked
+MOST = 1000  # test examples on which every client is asked: part of what is measured
 UNEQUAL = 64  # times the mean size, above which a client is nobody's company
 AT_ONCE = 128  # examples per forward pass of frozen leaves, of each of so many clients:
 TOGETHER = 16

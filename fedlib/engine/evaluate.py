@@ -161,10 +161,10 @@ def _densities(
 def evaluate_everywhere(
     fed: Federation, algorithm: Algorithm, state: State, encoded: Encoded | None = None
 ) -> np.ndarray:
-    """Return every client's accuracy on the same examples, those that anybody tests on.
+    """Return every client's accuracy on the same examples of the test split, ``[clients]``.
 
-    ``[clients]``. At most ``MOST`` of all test examples, at even distances, which ``encoded`` must
-    hold: how much of what a client has learned is about more than its own data.
+    They are at most ``MOST`` of all test examples, at even distances, which ``encoded`` must hold:
+    how much of what a client has learned is about more than its own data.
     """
     every = -(-len(fed.test.y) // costs.MOST)
     some = torch.arange(0, len(fed.test.y), every, device=fed.device)

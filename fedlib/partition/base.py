@@ -149,7 +149,7 @@ class LabelPermuted(SideInformation):
     """Every client calls the classes by other labels: side information "permutation".
 
     Each client is given one of `permutations` tables at random, one for all of its examples;
-    `tables` says what they are. Source: 000, label permutations; IFCA.
+    `tables` says what they are. Source: 000, label permutations.
 
     >>> LabelPermuted(IID(clients=6, size=20), permutations=2).kinds()
     {'permutation': 2}

@@ -428,7 +428,7 @@ class Training:
     def _assess(self, state: State, completed: int) -> None:
         """Score every client on validation and test data, and the federation on all test data.
 
-        In the end every client on all test data, too.
+        After the last round every client also on at most ``costs.MOST`` examples of all test data.
         """
         fed, algorithm, log = self.fed, self.experiment.algorithm, self.log
         judged = algorithm.assign_models(eval_view(algorithm, fed), state, for_selection=True)

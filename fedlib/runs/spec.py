@@ -45,7 +45,7 @@ NONE = -1  # client or expert of a row that belongs to no client or expert
 class Experiment:
     """An algorithm on a task for some rounds, with one seed for everything.
 
-    ``cohort`` is the number of clients per round, a fraction of the population as a float, or a
+    ``cohort`` is the number of clients per round, a fraction of the participating ones, or a
     ``Selection`` that also says which ones.
     Clients are scored every ``evaluate_every`` rounds, before the first and after the last; 0 is
     after the last only.

@@ -91,6 +91,17 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert plotting.findings(trained, "a", "b") == "a minus b: +10.0 points, 2 seeds"
 
 
+def test_a_run_is_crossed_only_where_it_stands():
+    rows = [("a", seed, q, 0.2, m, 0.5) for seed in range(3) for q in (0.0, 0.9) for m in "xy"]
+    table = pd.DataFrame(rows, columns=["method", "seed", "q", "p", "metric", "value"])
+    gone = pd.DataFrame([("a", 0, 0.9, 0.2, "no")], columns=["method", "seed", "q", "p", "why"])
+    fields = {style.Title(f"q = {q:g}", untrained=gone): rows for q, rows in table.groupby("q")}
+    figure, _ = plotting.plane(fields, x="x", y="y", by="p")
+    crosses = [[line for line in ax.lines if line.get_marker() == "x"] for ax in figure.axes[:2]]
+    assert [len(each) for each in crosses] == [0, 1]
+    assert len(crosses[1][0].get_xdata()) == 1
+
+
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
 def test_no_two_methods_of_a_figure_look_the_same(section):
     if section is EVERY_METHOD:  # more than there are looks: its figures go by family
