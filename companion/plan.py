@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from companion.diverged import diverged
-from companion.sections import Block, Registry, Run, Section
+from companion.sections import Block, Registry, Run
 from fedlib import paths
 from fedlib.optim import Optimizer
 from fedlib.runs import Experiment, find
@@ -72,8 +72,15 @@ def _part(registry: Registry, scale: str, wanted: str) -> list[Planned]:
             f"in adaptive:cifar10@3/p=0.2,1/method=MoE; got {wanted!r}"
         )
     one_of("section", name, registry.sections)
-    runs = _of_section(registry.sections[name], scale, dataset, [f.partition("=") for f in filters])
-    return [p for p in runs if not seeds or p.experiment.seed < int(seeds)]
+    section, wanted_at = registry.sections[name], [f.partition("=") for f in filters]
+    return [
+        Planned(section.name, data, run.name, experiment)
+        for data in section.settings(scale, dataset)
+        for run, every in section.by_run(scale, data)
+        if all(_stands(run, field, values) for field, _, values in wanted_at)
+        for experiment in every
+        if not seeds or experiment.seed < int(seeds)
+    ]
 
 
 def _stands(run: Run, field: str, values: str) -> bool:
@@ -85,18 +92,6 @@ def _stands(run: Run, field: str, values: str) -> bool:
     if isinstance(here, float | int):
         return here in [float(v) for v in values.split(",")]
     return here in re.split(",(?! )", values)
-
-
-def _of_section(
-    section: Section, scale: str, dataset: str = "", filters: Sequence[Sequence[str]] = ()
-) -> list[Planned]:
-    return [
-        Planned(section.name, dataset, run.name, experiment)
-        for dataset in section.settings(scale, dataset)
-        for run, every in section.by_run(scale, dataset)
-        if all(_stands(run, field, values) for field, _, values in filters)
-        for experiment in every
-    ]
 
 
 def of_block(registry: Registry, block: Block) -> list[Planned]:

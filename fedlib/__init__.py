@@ -11,8 +11,10 @@ Everything that a program of one's own needs is here, and what ``dir(fedlib)`` l
         print(moment.round, moment.metrics.get("test_accuracy"))
 """
 
+import re
 import warnings
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from fedlib.processor import pin
@@ -21,30 +23,13 @@ __version__ = "0.2.0"
 PINNED: bool = pin()
 """Whether torch computes with the instruction set that all x86-64 processors with AVX2 share."""
 
-# What is offered, by the room that it comes from; __init__.pyi has the same for type checkers.
-_OFFERED = {
-    "runs": "Experiment Moment Result RunDiverged StoreError compare evaluate find frame predict "
-    "run run_with_state simulate",
-    "runs.sweep": "sweep",
-    "tasks": "Task",
-    "algorithms": "APFL ClusteredFedMix CommonestLabel DBE Densities Ditto FedAMP FedAvg FedBABU "
-    "FedBN FedCP FedEM FedGH FedGen FedMix FedPer FedProx FedRep FedRoD FedSynMoE GPFL "
-    "IFCA LGFedAvg LastClient Local LocalGlobal MOON Mixture Newcomers PFedMe PMMoE "
-    "Personal Private PrunedFedMix SCAFFOLD SecureSum",
-    "models": "MLP BiLSTM FastText LeNet Module ResNet",
-    "partition": "IID ByColumn ClassDirichlet Dirichlet LabelPermuted LocalHoldout MajorityClasses "
-    "MatchedHoldout OptOut Pachinko QuantitySkew Rotated Shards",
-    "optim": "Cosine Optimizer Schedule Step adam sgd",
-    "engine": "EarlyStop Phase Selection State uses_precomputed",
-    "federation": "Augmentation CropFlip",
-    "values": "value",
-    "callbacks": "CSV TensorBoard WandB",
-    "metrics": "Evaluation interval",
-}
+# What is offered, by the room that it comes from: what __init__.pyi tells type checkers, too.
+_STUB = Path(__file__).with_name("__init__.pyi").read_text("utf-8")
+_TOLD = re.findall(r"^from fedlib(?:\.(\S+))? import (\w+)", _STUB, re.MULTILINE)
+_HOMES = {name: room for room, name in _TOLD if room}
+_ROOMS = [name for room, name in _TOLD if not room]
 # Names that 0.1.0 had; data of these values and their code are read under the old ones, too.
 _RENAMED = {"Majority": "MajorityClasses", "Mirrored": "MatchedHoldout", "Own": "LocalHoldout"}
-_ROOMS = ("algorithms", "callbacks", "data", "models", "partition")
-_HOMES = {name: room for room, names in _OFFERED.items() for name in names.split()}
 __all__ = sorted([*_HOMES, *_ROOMS, "PINNED", "__version__"])
 
 

@@ -8,8 +8,6 @@ part is its own machine's word; what it says is checked before the server uses i
 cannot be is left out and named. Needs ``fedlib[flower]``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

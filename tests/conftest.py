@@ -2,6 +2,8 @@
 
 import math
 import os
+import subprocess
+import sys
 
 import fedlib  # noqa: F401  # isort: skip  # comes before torch, which it holds to AVX2
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from fedlib import processor
 from fedlib.engine import evaluate_global
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, LeNet, Net
@@ -41,6 +44,13 @@ def places(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
     return tmp_path
+
+
+def alone(code, **variables):
+    """What a process of its own comes to that runs some code, pinned to no processor before."""
+    clean = {n: v for n, v in os.environ.items() if n not in (*processor.SHARED, "FEDLIB_PIN")}
+    how = {"env": clean | variables, "capture_output": True, "text": True}
+    return subprocess.run([sys.executable, "-c", code], **how)
 
 
 def make_federation(

@@ -103,12 +103,6 @@ def test_models_speak_no_federated_word():
         assert not {n for n in names for w in words if w in n.lower()}, file.name
 
 
-def test_only_a_folder_gathers_what_it_offers_from_files_beside_it():
-    for file in SOURCES:
-        found = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.ImportFrom)]
-        assert file.name == "__init__.py" or not any(node.level for node in found), file
-
-
 def test_no_function_is_longer_than_fifty_lines():
     for file in SOURCES:
         for node in ast.walk(ast.parse(file.read_text())):

@@ -11,9 +11,8 @@ from playing import close, play
 from benchmarks import __main__ as bench
 from benchmarks import plain, throughput
 from benchmarks.cases import CASES, federation
-from fedlib.algorithms import FedAvg, FedMix
+from fedlib import FedAvg, FedMix, Optimizer
 from fedlib.models import BiLSTM, select_prefix
-from fedlib.optim import Optimizer
 
 ROUNDS = 3
 CPU = torch.device("cpu")

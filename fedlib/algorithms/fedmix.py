@@ -252,7 +252,7 @@ def in_training(output: Callable[..., Params], net: Net, params: Params, batch: 
     Each has noise of its own, and running statistics that move as a plain model's do.
     """
     experts = select_prefix(params, EXPERTS)
-    if not net.differs_in_training:
+    if not (net.noise or net.remembers):
         return map_experts(output, experts, batch.x)
     count = len(next(iter(experts.values())))
     rows = [{n: t[k] for n, t in experts.items()} for k in range(count)]

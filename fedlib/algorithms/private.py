@@ -11,18 +11,13 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import Bytes, FedAvg
-from fedlib.engine import Cohort, State, Update
+from fedlib.engine import Algorithm, Cohort, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Params, is_statistic
 from fedlib.randomness import torch_seed
 from fedlib.values import NonNegativeFloat, PositiveFloat, PositiveInt, as_of, value
 
-HOOKS = (
-    "federates", "reads_examples", "is_local", "stays", "leaves", "init", "decide",
-    "before_round", "payload", "start", "client_context", "broadcast", "phases", "loss",
-    "client_update", "assign_models", "encode", "predict", "client_output", "ensemble",
-    "mass", "observe",
-)  # fmt: skip
+OWN = ("client_end", "weights", "aggregate", "communication_bytes")  # of a server that adds up
 MASS = "mass"  # in a message: what a client weighs, all of it, and in each expert
 MASSES = "mass.expert"
 RING = 2**32  # in which masked numbers are added
@@ -58,8 +53,9 @@ class Summed(FedAvg):
         return {n: p for n in state.shared if n in messages}
 
 
-for hook in HOOKS:
-    setattr(Summed, hook, as_of(hook))
+for hook in (*vars(Algorithm), "reads_examples", "is_local", "stays", "leaves", "mass"):
+    if hook[0] != "_" and hook not in OWN:
+        setattr(Summed, hook, as_of(hook))
 
 
 @value
@@ -123,10 +119,6 @@ class Private(Summed):
         one = torch.ones(len(rows), device=rows.device)
         masses = {n: u.sum(0) for n, u in self.mass(one, total).items()}
         return self.of.moved(fed, state, divided(total, masses))
-
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
-        """Return the bytes of the shared leaves down, and of as many numbers up."""
-        return FedAvg.communication_bytes(self.of, state, rows, messages)
 
 
 @value

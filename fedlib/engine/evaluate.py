@@ -1,6 +1,6 @@
 """Evaluation of all clients in large batches; what is shared is computed once per example."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -128,9 +128,14 @@ def evaluate_global(
     def hits(block: Tensor) -> int:
         code = encoded.of(block)
         groups = rows.split(costs.predicted_together(fed, code, len(block)))
-        asked_one_by_one = (ask(algorithm.client_output, i, code, 1) for i in groups)
-        log_p, said = _densities(asked_one_by_one, len(rows), len(block))
-        shares = (log_share + log_p.to(log_share)).softmax(0).split([len(i) for i in groups])
+        say = lambda net, params, ctx, _: algorithm.client_output(net, params, ctx, code)  # noqa: E731
+        each = (ask(say, i, {}) for i in groups)
+        first, log_p = next(each), log_share.expand(-1, len(block))
+        said: Iterable[Params] = chain([first], each)
+        if LOG_DENSITY in first:  # only then are all held at once: as small as FedMix's gates are
+            said = [*said]
+            log_p = log_p + torch.cat([one.pop(LOG_DENSITY) for one in said]).to(log_share)
+        shares = log_p.softmax(0).split([len(i) for i in groups])
         outputs: Params = {}
         for share, output in zip(shares, said, strict=True):
             for name, t in output.items():
@@ -142,20 +147,6 @@ def evaluate_global(
 
     blocks = asked.split(costs.BLOCK)
     return sum(right for _, right in parallel_map(hits, blocks, "newcomers")) / len(asked)
-
-
-def _densities(
-    outputs: Iterator[Params], clients: int, examples: int
-) -> tuple[Tensor, Iterable[Params]]:
-    """Return log p(x|s) ``[clients, examples]``, 0 where nobody says it, and the other outputs.
-
-    All are held at once only where somebody says it: as small as FedMix's gates are then.
-    """
-    first = next(outputs)
-    if LOG_DENSITY not in first:
-        return torch.zeros(clients, examples), chain([first], outputs)
-    held = [first, *outputs]
-    return torch.cat([one.pop(LOG_DENSITY) for one in held]), held
 
 
 def evaluate_everywhere(
@@ -196,17 +187,16 @@ def tabulate(
 def _asking(fed: Federation, algorithm: Algorithm, state: State) -> Callable[..., Any]:
     """Return what asks some clients: ``ask(method, rows, code)`` is ``[clients, B, ...]``.
 
-    ``method`` is called with ``(net, params, ctx, code)``. Each client has a code of its own, or
-    all have the same where a last argument is 1.
+    ``method`` is called with ``(net, params, ctx, code)``, the code being a client's own.
     """
     broadcast = algorithm.broadcast(fed, state)
 
-    def ask(method: Callable[..., Any], rows: Tensor, code: Params, common: int = 0) -> Any:
+    def ask(method: Callable[..., Any], rows: Tensor, code: Params) -> Any:
         one = one_client(method, fed.net, broadcast, state.shared)
         own = {n: t[rows] for n, t in state.local.items()}
         context = algorithm.client_context(fed, state, rows)
         with torch.no_grad():
-            return vmap_clients(one, len(rows), common)(own, context, code)
+            return vmap_clients(one, len(rows))(own, context, code)
 
     return ask
 

@@ -12,24 +12,19 @@ from fedlib.models import Batch, Net, Params, is_statistic
 from fedlib.optim import Optimizer, Stepper
 
 
-def vmap_clients(fn: Callable[..., Any], clients: int, common: int = 0) -> Callable[..., Any]:
+def vmap_clients(fn: Callable[..., Any], clients: int) -> Callable[..., Any]:
     """Return ``fn`` over ``clients`` rows: every tensor argument and result gains a first axis.
 
-    The last ``common`` arguments are the same for all clients and have no such axis. With one
-    client the axis is squeezed away instead of vmapped: the same program and, up to
-    rounding, the same result, without the grouped convolutions that vmap makes.
+    What all clients share ``fn`` closes over. With one client the axis is squeezed away instead of
+    vmapped: the same program and, up to rounding, the same result, without the grouped convolutions
+    that vmap makes.
     """
 
     def one(*args: Any) -> Any:
-        rows, rest = args[: len(args) - common], args[len(args) - common :]
-        rows = tree_map_only(Tensor, lambda t: t.squeeze(0), rows)
-        return tree_map_only(Tensor, lambda t: t.unsqueeze(0), fn(*rows, *rest))
+        alone = fn(*tree_map_only(Tensor, lambda t: t.squeeze(0), args))
+        return tree_map_only(Tensor, lambda t: t.unsqueeze(0), alone)
 
-    def many(*args: Any) -> Any:
-        axes = (*[0] * (len(args) - common), *[None] * common)
-        return vmap(fn, in_dims=axes)(*args)
-
-    return one if clients == 1 else many
+    return one if clients == 1 else vmap(fn)
 
 
 def one_client(

@@ -76,7 +76,7 @@ class Net:
         # What torch makes of some of these at rest are no calls that vmap knows.
         self._watched = any(isinstance(m, WATCHED) for m in modules)
         self._plain = any(corrupts(m) for m in modules)
-        self._remembers = any(is_statistic(name) for name, _, _ in self._base)
+        self.remembers = any(is_statistic(name) for name, _, _ in self._base)
         self._flat = [m for m in modules if isinstance(m, nn.RNNBase)]
 
     def module_of(self, seed: int) -> Classifier:
@@ -134,11 +134,6 @@ class Net:
         """
         return _dry_run_of(self._spec, self.shape, self.classes)
 
-    @property
-    def differs_in_training(self) -> bool:
-        """Whether it drops units, or normalises by the batch."""
-        return bool(self.noise or self._remembers)
-
     def features(self, params: Params, x: Tensor, batch: Batch | None = None) -> Tensor:
         """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read.
 
@@ -151,7 +146,7 @@ class Net:
                 noise = batch.noise[..., -self.noise :]
         if statistics is not None:
             statistics.used = True
-        if batch is None or (noise is None and (statistics is None or not self._remembers)):
+        if batch is None or (noise is None and (statistics is None or not self.remembers)):
             return self._call(self.module.base, self._base, params, x)
         axes = tuple(axis for _, axis in self.dry_run.draws)
         how = noise, axes, batch.weight, statistics or Statistics({})

@@ -1,18 +1,12 @@
 """FedMix with noise on what it sends of phi, whose rows name the labels of a client."""
 
-from dataclasses import replace
-
 import torch
-from torch import Tensor
 
 from fedlib.algorithms import FedMix
-from fedlib.engine import State, Update
-from fedlib.federation import Federation
-from fedlib.models import Net, Params
+from fedlib.engine import Cohort, Update
+from fedlib.models import Params
 from fedlib.randomness import torch_seed
 from fedlib.values import NonNegativeFloat, value
-
-DRAW = "noise/phi"  # in the server's memory: the seed and number of a round
 
 
 @value
@@ -25,27 +19,14 @@ class NoisyFedMix(FedMix):
 
     noise: NonNegativeFloat = 1.0
 
-    def before_round(self, fed: Federation, state: State, rows: Tensor) -> State:
-        """Return the state with what the clients' draws of this round depend on."""
-        draw = {DRAW: torch.tensor([state.seed, state.round])}
-        return replace(state, memory={**state.memory, **draw})
-
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return p(y|s), and each client's standard normal numbers of the round."""
-        context = FedMix.client_context(self, fed, state, rows)
-        if DRAW not in state.memory:
-            return context
-        seed, round = state.memory[DRAW].tolist()
-        seeds = [torch_seed(seed, "server", round, int(fed.ids[row])) for row in rows.tolist()]
-        draws = [torch.Generator().manual_seed(each) for each in seeds]
-        phi = state.shared["phi"]
-        drawn = torch.stack([torch.randn(phi.shape, generator=draw) for draw in draws])
-        return {**context, "drawn": drawn.to(phi)}
-
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return FedMix's message with noise on phi."""
-        own, message = FedMix.client_update(self, net, before, after, ctx)
-        if "phi" in message:
-            size = message["phi"].square().mean().sqrt()
-            message["phi"] = message["phi"] + self.noise * size * ctx["drawn"]
-        return own, message
+        own, message = update
+        if "phi" not in message:
+            return update
+        phi, seed, round = message["phi"], *(int(cohort.common[n]) for n in ("seed", "round"))
+        ids = cohort.fed.ids[cohort.rows.cpu().numpy()].tolist()
+        draws = [torch.Generator().manual_seed(torch_seed(seed, "server", round, i)) for i in ids]
+        drawn = torch.stack([torch.randn(phi.shape[1:], generator=draw) for draw in draws]).to(phi)
+        size = phi.square().mean((1, 2), keepdim=True).sqrt()
+        return own, {**message, "phi": phi + self.noise * size * drawn}

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,7 +26,7 @@ from fedlib.processor import keep_freed
 from fedlib.progress import Tally
 from fedlib.runs import Experiment
 from fedlib.runs.store import RunFolder, folder
-from fedlib.runs.sweep import Ended, Workers, WorkerDied, trained
+from fedlib.runs.sweep import Ended, WorkerDied, Workers, trained
 from fedlib.values import one_of
 
 ATTEMPTS = 3  # of a run of which no further checkpoint comes back

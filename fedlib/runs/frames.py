@@ -82,7 +82,9 @@ def compare(
     for method, values in ends.items():
         ahead = [values[s] - first[s] for s in values if s in first and values is not first]
         difference = interval(ahead) if ahead else (float("nan"),) * 3
-        rows.append(Compared(method, *interval([*values.values()], limits), len(values), *difference))
+        rows.append(
+            Compared(method, *interval([*values.values()], limits), len(values), *difference)
+        )
     return rows
 
 

@@ -92,7 +92,7 @@ def began_with(made: Mapping[str, Any]) -> dict[str, str]:
 
 
 def following(earlier: Iterable[tuple[str, Mapping[str, Any], State]]) -> dict[str, Any]:
-    """Return what a segment tells of all stages before it: by key their commits, and how they ended.
+    """Return what a segment tells of the stages before it: by key their commits, and their ends.
 
     ``earlier`` are the keys, provenances and final states of the last ones.
     """

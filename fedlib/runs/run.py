@@ -19,7 +19,7 @@ import torch
 from fedlib.cores import all_cores
 from fedlib.engine import Report, State, TrainingDiverged, play_round
 from fedlib.engine.evaluate import encode, evaluate, evaluate_everywhere, evaluate_global
-from fedlib.engine.protocol import train_view, eval_view
+from fedlib.engine.protocol import eval_view, train_view
 from fedlib.federation import Federation
 from fedlib.privacy import audit
 from fedlib.progress import Watcher, callback
@@ -38,8 +38,9 @@ class Moment(NamedTuple):
     """A run after a round: what ``simulate`` yields and callbacks are given.
 
     ``round`` counts completed rounds, 0 is before the first. ``state`` holds all leaves; clients'
-    own ones are updated in place, so copy what is to last. ``metrics`` are the means of all that was
-    logged of this round, by name. ``report`` is what the engine returned of it, None of round 0.
+    own ones are updated in place, so copy what is to last. ``metrics`` are the means of all that
+    was logged of this round, by name. ``report`` is what the engine returned of it, None of round
+    0.
 
     >>> losses = [moment.metrics["train_loss"] for moment in simulate(tiny) if moment.round]
     >>> len(losses)
@@ -311,7 +312,7 @@ class Training:
         return self.state
 
     def _begin(self) -> State:
-        """Return a fresh state, after the stages before, which are trained unless they are there."""
+        """Return a fresh state, after the stages before, which are trained unless stored."""
         how = self.how._replace(callbacks=(), again=False)._asdict()
         made = [run_with_state(stage, **how) for stage in self.experiment.before]
         earlier = ((r.experiment.key, r.provenance, ended) for r, ended in made)

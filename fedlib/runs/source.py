@@ -132,9 +132,7 @@ def _generated(item: type, name: str, value: Any) -> bool:
     return not written or (is_dataclass(item) and value.__code__.co_filename == "<string>")
 
 
-def _of_function(
-    item: FunctionType, homes: Collection[str], readable: bool
-) -> tuple[str, Used]:
+def _of_function(item: FunctionType, homes: Collection[str], readable: bool) -> tuple[str, Used]:
     code, globals_ = _read(item.__code__), item.__globals__
     given = {name: globals_[name] for name in code.globals if name in globals_}
     for name in code.imports:
@@ -143,7 +141,9 @@ def _of_function(
     for name, cell in zip(item.__code__.co_freevars, item.__closure__ or (), strict=True):
         with suppress(ValueError):  # it is empty
             given[name] = cell.cell_contents
-    used: Used = [("", (item.__defaults__, item.__kwdefaults__, getattr(item, "__wrapped__", None)))]
+    used: Used = [
+        ("", (item.__defaults__, item.__kwdefaults__, getattr(item, "__wrapped__", None)))
+    ]
     for name, value in given.items():
         module = isinstance(value, ModuleType)
         used += _of_module(value, code.names, homes) if module else [(name, value)]

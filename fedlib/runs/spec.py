@@ -73,7 +73,6 @@ class Experiment:
     keep: Annotated[str, ("last", "best")] = "last"
     beside: Experiment | None = None
 
-
     def check(self) -> None:
         if not isinstance(self.cohort, Selection):
             Selection(self.cohort)  # an error for what no cohort has

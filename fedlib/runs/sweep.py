@@ -32,7 +32,7 @@ class WorkerDied(RuntimeError):
 
 
 class Workers:
-    """Who trains, and tells a ``Tally`` how far; this one: this process, one run after the other."""
+    """Who trains, and tells a ``Tally`` how far; this one: this process, run after run."""
 
     def __init__(self, options: dict[str, Any], tally: Tally) -> None:
         self.options, self.tally = options, tally
@@ -64,8 +64,8 @@ def sweep(experiments: Sequence[Experiment], *, device: str = "auto", **how: Any
     Args:
         experiments: what to train.
         device: as for ``run``.
-        how: other options of ``fedlib.runs.sweep.train_missing``: ``workers`` is how many processes train
-            at once, ``address`` a Ray cluster's.
+        how: other options of ``fedlib.runs.sweep.train_missing``: ``workers`` is how many processes
+            train at once, ``address`` a Ray cluster's.
 
     Raises:
         SweepFailed: when a run failed, after all others; what finished is stored.

@@ -45,8 +45,22 @@ def predict(
     >>> predict(result, digits.test.features[:3], client=2).argmax(1).shape
     (3,)
     """
-    fed, model = loaded(result, client, device)
-    return _probabilities(fed, model, features, result.experiment.task.dataset)
+    e, (fed, model) = result.experiment, loaded(result, client, device)
+    given = checked("features", (features, np.zeros(len(features), dtype=int))).features
+    if given.dtype == object:
+        given = encode(given, fed.net.shape[0], datasets.load(e.task.dataset).vocabulary)
+    if given.dtype == np.int32 and fed.ranks is not None:
+        given = fed.ranks[given]
+    x, like = torch.from_numpy(given), fed.test.x
+    if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
+        wanted = f"{like.dtype} [N, {', '.join(map(str, like.shape[1:]))}]"
+        raise ValueError(f"examples must be {wanted} as those known, got {x.dtype} {[*x.shape]}")
+    none, scale = np.zeros(0, dtype=np.int64), (fed.test.scale, fed.test.shift)
+    table = Table(x.to(fed.device), torch.zeros(len(x)), torch.zeros(0, 0), none, *scale)
+    parts = torch.arange(len(x), device=fed.device).split(BLOCK)
+    with torch.no_grad():
+        parts_of = [model(table.inputs(some)).softmax(-1).cpu() for some in parts if len(some)]
+    return torch.cat(parts_of).numpy() if parts_of else np.zeros((0, fed.classes), dtype=np.float32)
 
 
 def evaluate(
@@ -72,15 +86,14 @@ def evaluate(
     True
     """
     features, labels = data if isinstance(data, tuple | list) else (data.features, data.labels)
-    fed, model = loaded(result, client, device)
-    labels = np.asarray(labels)
+    p, labels = predict(result, features, client, device=device), np.asarray(labels)
     if labels.shape != (len(features),) or labels.dtype.kind not in "iu" or not len(labels):
         got = f"got {labels.dtype} {labels.shape}"
         raise ValueError(f"labels must be integers [{len(features)}], {got}")
-    if not 0 <= labels.min() <= labels.max() < fed.classes:
+    if not 0 <= labels.min() <= labels.max() < p.shape[1]:
         got = f"got {labels.min()}..{labels.max()}"
-        raise ValueError(f"labels must be 0 to {fed.classes - 1}, {got}")
-    return evaluation(_probabilities(fed, model, features, result.experiment.task.dataset), labels)
+        raise ValueError(f"labels must be 0 to {p.shape[1] - 1}, {got}")
+    return evaluation(p, labels)
 
 
 def loaded(result: Result, client: int | None, device: str) -> tuple[Federation, nn.Module]:
@@ -92,21 +105,3 @@ def loaded(result: Result, client: int | None, device: str) -> tuple[Federation,
         raise StoreError(f"of run {e.key} only metrics are stored: {again}")
     fed = built(e, device)
     return fed, module_of(fed, e.algorithm, moved(kept.state, fed), client)
-
-
-def _probabilities(fed: Federation, model: nn.Module, features: Any, dataset: str) -> np.ndarray:
-    given = checked("features", (features, np.zeros(len(features), dtype=int))).features
-    if given.dtype == object:
-        given = encode(given, fed.net.shape[0], datasets.load(dataset).vocabulary)
-    if given.dtype == np.int32 and fed.ranks is not None:
-        given = fed.ranks[given]
-    x, like = torch.from_numpy(given), fed.test.x
-    if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
-        wanted = f"{like.dtype} [N, {', '.join(map(str, like.shape[1:]))}]"
-        raise ValueError(f"examples must be {wanted} as those known, got {x.dtype} {[*x.shape]}")
-    none, scale = np.zeros(0, dtype=np.int64), (fed.test.scale, fed.test.shift)
-    table = Table(x.to(fed.device), torch.zeros(len(x)), torch.zeros(0, 0), none, *scale)
-    parts = torch.arange(len(x), device=fed.device).split(BLOCK)
-    with torch.no_grad():
-        parts_of = [model(table.inputs(some)).softmax(-1).cpu() for some in parts if len(some)]
-    return torch.cat(parts_of).numpy() if parts_of else np.zeros((0, fed.classes), dtype=np.float32)

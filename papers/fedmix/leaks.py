@@ -1,7 +1,5 @@
 """What hides the labels in FedMix's phi from a server, and how well: sums of clients, and noise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

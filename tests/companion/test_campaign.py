@@ -9,9 +9,7 @@ from rows import settings_of
 
 from companion.plan import costs_of, epochs_of, kind_of, of_block, planned
 from companion.sections import SCALES, Block
-from fedlib import paths
-from fedlib.algorithms import FedAvg, Local
-from fedlib.runs import Experiment, Result, find, run
+from fedlib import Experiment, FedAvg, Local, Result, find, paths, run
 from fedlib.runs.exported import files, keys_in
 from fedlib.runs.spec import SCHEMA
 from fedlib.runs.sweep import SweepFailed
@@ -55,12 +53,6 @@ def test_parts_come_in_the_order_in_which_they_are_asked_for():
     assert len({p.experiment for p in some}) == len(some)
     alone = planned(REGISTRY, "standard", ["rotated:rotated_mnist"])
     assert {p.dataset for p in alone} == {"rotated_mnist"}
-
-
-@pytest.mark.parametrize(("part", "said"), [("gates@x", "a part is"), ("gates:x", "data set.*'x'")])
-def test_an_unknown_part_is_named(part, said):
-    with pytest.raises(ValueError, match=said):
-        planned(REGISTRY, "quick", [part])
 
 
 def test_what_the_campaign_trains_is_shown_beside_the_quick_scale():

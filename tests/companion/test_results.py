@@ -7,24 +7,19 @@ from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
+from small import TASK
 
 from companion import results as kept_results
 from companion.diverged import diverged
 from companion.diverged import stored as stored_diverged
 from companion.plan import Planned
-from fedlib import paths
-from fedlib.algorithms import FedAvg
-from fedlib.models import MLP
-from fedlib.partition import Dirichlet, MatchedHoldout
+from fedlib import FedAvg, paths
 from fedlib.runs import Experiment, Result, StoreError, export, exported, find, inventory, store
 from fedlib.runs.exported import files, keys_in, path_of, read_run
 from fedlib.runs.spec import Log
-from fedlib.tasks import Task
 from papers.registry import REGISTRY
 
 module = importlib.import_module("fedlib.runs.exported")
-TASK = Task("digits", Dirichlet(clients=6, alpha=1.0, size=20), MLP(hidden=(8,)),
-            MatchedHoldout(pool=100, validation=10, test=10))  # fmt: skip
 RUNS = [Experiment(TASK, FedAvg(), rounds=2, cohort=2, seed=seed) for seed in range(4)]
 SECOND = replace(RUNS[0], after=RUNS[1], rounds=1)
 CLEAN, DIRTY = {"commit": "aaa"}, {"commit": "bbb-dirty"}

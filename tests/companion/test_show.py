@@ -16,8 +16,7 @@ from companion.panels import comparable, having, panels, several, stored
 from companion.plotting import curves
 from companion.sections import NothingStored, Run
 from companion.widgets import LiveRun, explorer, moving, watch
-from fedlib import paths
-from fedlib.runs import Result, run
+from fedlib import Result, paths, run
 from papers.fedmix import ENSEMBLE, FEDAVG, FEDMIX, UNREGULARISED
 from papers.fedmix.experiments import LABEL_SKEW, LONG
 
@@ -171,19 +170,17 @@ def test_a_page_without_a_kernel_has_a_frame_for_every_value_of_one_control():
     assert len(keys) == 2  # so that no script takes another one's card
 
 
+# By their places: first, algorithm, network, pictures and numbers.
+EXAMPLES = [
+    (0, 20, ["round 0: 0.", "round 2: 0."]), (1, 20, ["tau = 0.0", "tau = 1.0"]),
+    (2, 20, ["FedAvg: accuracy 0.", "FedBN: accuracy 0."]),
+    *((i, 10, ["round 0: ", "round 2: "]) for i in (3, 4)),
+]  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("which", "rounds", "said"),
-    [
-        (0, 20, ["round 0: 0.", "round 2: 0."]),
-        (1, 20, ["tau = 0.0", "tau = 1.0"]),
-        (2, 20, ["FedAvg: accuracy 0.", "FedBN: accuracy 0."]),
-        *((i, 10, ["round 0: ", "round 2: "]) for i in (3, 4)),
-    ],
-    ids=["first", "algorithm", "network", "pictures", "numbers"],
-)
-def test_the_worked_examples_of_the_readme(capsys, monkeypatch, tmp_path, which, rounds, said):
-    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
+@pytest.mark.parametrize(("which", "rounds", "said"), EXAMPLES)
+def test_the_worked_examples_of_the_readme(capsys, places, which, rounds, said):
     text = (paths.ROOT / "README.md").read_text()
     example = text.split("```python")[which + 1].split("```")[0]
     assert sum(bool(line) for line in example.splitlines()) < 40

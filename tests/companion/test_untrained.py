@@ -12,8 +12,7 @@ from companion.frames import by_seed
 from companion.panels import stored
 from companion.plotting import Title, over
 from companion.trained import CONSTANT, FIRST, KEPT, sound, untrained, why_untrained
-from fedlib import paths
-from fedlib.runs import Result
+from fedlib import Result, paths
 from papers.adaptive.claims import writer_claims
 from papers.adaptive.experiments import ADAPTIVE_WRITERS
 from papers.fedmix import claims as mix

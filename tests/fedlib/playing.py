@@ -9,14 +9,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import fedlib.engine
+from fedlib import MajorityClasses, MatchedHoldout, Task, adam, sgd
 from fedlib import algorithms as alg
 from fedlib.algorithms.local import SecondStage
 from fedlib.engine import play_round
 from fedlib.engine.batches import make_plan
 from fedlib.models import MLP, FastText, Net
-from fedlib.optim import adam, sgd
-from fedlib.partition import MajorityClasses, MatchedHoldout
-from fedlib.tasks import Task
 
 SIZES = (11, 4, 9)
 IMAGE = (12, 12, 1)

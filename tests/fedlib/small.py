@@ -5,10 +5,7 @@ import importlib
 import pytest
 
 from benchmarks.robustness.tiny import MIX, TASK, bits
-from fedlib.algorithms import FedAvg, Local
-from fedlib.optim import Optimizer
-from fedlib.runs import Experiment, run
-from fedlib.runs.sweep import sweep
+from fedlib import Experiment, FedAvg, Local, Optimizer, run, sweep
 
 __all__ = ["ALONE", "AVG", "BAD", "MIX", "TASK", "TUNED", "bits", "go", "play", "running"]
 

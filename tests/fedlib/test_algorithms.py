@@ -16,15 +16,13 @@ from safetensors.torch import load, save
 
 import fedlib.algorithms
 from benchmarks.robustness import odd
+from fedlib import Optimizer, adam, sgd, value
 from fedlib import algorithms as alg
 from fedlib.algorithms.ifca import Explore
-from fedlib.engine import State, evaluate, evaluate_global, play_round
+from fedlib.engine import State, broadcast_to, draw, evaluate, evaluate_global, play_round
 from fedlib.engine.program import one_client, vmap_clients
-from fedlib.engine.rounds import broadcast_to, draw
 from fedlib.engine.train import batches, with_precomputed
 from fedlib.models import add_prefix, select_prefix
-from fedlib.optim import Optimizer, adam, sgd
-from fedlib.values import value
 
 
 def test_local_after_local_goes_on_and_leaves_the_first_stage_alone(fed):

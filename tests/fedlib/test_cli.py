@@ -1,9 +1,11 @@
 """The command line: it does what it is asked, and says what was wrong with the question."""
 
 import json
+import re
 import sys
 
 import pytest
+from cases import refused
 from small import AVG, BAD, MIX, TASK, play, running
 
 from fedlib import data as datasets
@@ -44,19 +46,10 @@ def test_run_trains_what_it_is_given(ask, write, how):
     assert ask("run", given, "--plan")[1].startswith(f"{AVG.key}  stored ")
 
 
-WRONG = {
-    "rnu": "Did you mean 'run'",
-    "run Experimant()": "did you mean 'Experiment'?",
-    "run nowhere.json": "No such file or directory: 'nowhere.json'",
-    "data fetch": "needs the names",
-    "show abc": "0 stored runs begin with 'abc'",
-}
-
-
-@pytest.mark.parametrize(("question", "complaint"), WRONG.items())
-def test_a_wrong_question_is_code_2_and_says_what_was_meant(ask, question, complaint):
-    code, _, err = ask(*question.split())
-    assert code == 2 and complaint in err and err.startswith("fedlib: "), err
+@refused("fedlib")
+def test_a_wrong_question_is_code_2_and_says_what_was_meant(ask, code, message):
+    ended, _, err = ask(*code.split())
+    assert ended == 2 and re.search(message, err) and err.startswith("fedlib: "), err
     assert "Traceback" not in err
 
 

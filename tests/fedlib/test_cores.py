@@ -16,12 +16,10 @@ from conftest import LENET, make_federation
 from playing import FAST, begun, equal, play
 from small import TASK
 
-from fedlib import cores
+from fedlib import Experiment, adam, cores, run_with_state, sgd
 from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedGH, FedMix, FedRep, Local
 from fedlib.cores import all_cores, parallel_map, sendable
 from fedlib.engine import TrainingDiverged
-from fedlib.optim import adam, sgd
-from fedlib.runs import Experiment, run_with_state
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,6 @@ import io
 import json
 import pickle
 import re
-import subprocess
 import sys
 import zlib
 from dataclasses import replace
@@ -18,17 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from cases import refused
+from conftest import alone
 from datafiles import TEST, TRAIN, encoded, entry_of, noise, resize, write, write_texts
 from PIL import Image
 
 import fedlib
+from fedlib import IID, MLP, ByColumn, Experiment, FastText, LeNet, LocalHoldout, Rotated, Task, run
 from fedlib import data as datasets
 from fedlib.algorithms import FedMix
 from fedlib.data import DatasetError, cache, parquet
-from fedlib.models import MLP, FastText, LeNet
-from fedlib.partition import IID, ByColumn, LocalHoldout, Rotated
-from fedlib.runs import Experiment, run
-from fedlib.tasks import Task
+
+pytestmark = pytest.mark.usefixtures("places")
 
 
 def pair(places, name="mnist", counts=(2, 2), shape=(28, 28, 1), last=TEST, **columns):
@@ -199,11 +198,6 @@ def test_a_cache_poisoned_with_objects_is_refused(places):
     assert datasets.load("mnist_sample").fingerprint == sample.fingerprint
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
-
-
 def some(n=60, shape=(8, 8, 1), classes=3, seed=0):
     rng = np.random.default_rng(seed)
     return rng.integers(0, 256, (n, *shape), dtype=np.uint8), rng.integers(0, classes, n)
@@ -227,8 +221,7 @@ def test_arrays_come_back_under_their_name_in_every_process():
     assert datasets.form("mine") == ((8, 8, 1), 3) and "mine" in datasets.names()
     assert datasets.describe("mine") == ("cache", str(cache.folder()))
     elsewhere = "from fedlib import data as d; print(d.load('mine').fingerprint)"
-    out = subprocess.run([sys.executable, "-c", elsewhere], capture_output=True, text=True)
-    assert out.stdout.strip() == data.fingerprint != ""
+    assert alone(elsewhere).stdout.strip() == data.fingerprint != ""
 
 
 def test_channels_have_their_own_look_and_a_dead_one_no_infinite_scale():
@@ -239,13 +232,6 @@ def test_channels_have_their_own_look_and_a_dead_one_no_infinite_scale():
     look = datasets.fitted(data, data.train.features, rows)
     assert look.mean[1] == pytest.approx(0.2) and look.std[1] == 1 and look.ids is None
     assert look.std[0] == pytest.approx(x[rows, ..., 0].std() / 255) and len(data.test) == 0
-
-
-def test_a_name_is_given_anew_to_other_arrays_and_kept_for_the_same():
-    first = datasets.add("mine", some(), some(20))
-    assert datasets.add("mine", some(), some(20)).fingerprint == first.fingerprint
-    second = datasets.add("mine", some(seed=3), some(20))
-    assert datasets.load("mine").fingerprint == second.fingerprint != first.fingerprint
 
 
 @pytest.mark.parametrize(("shape", "model"), [((5,), MLP((5,))), ((9, 9, 2), LeNet((3,), (4,)))])

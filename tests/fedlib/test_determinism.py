@@ -16,11 +16,10 @@ from test_modules import NORMED
 import fedlib.algorithms
 from benchmarks.determinism.deviation import Deviation, compare, distance
 from benchmarks.determinism.subjects import subjects
-from fedlib.algorithms import GPFL, FedAvg, FedBN, FedMix, Local
+from fedlib import GPFL, Experiment, FedAvg, FedBN, FedMix, Local, run, run_with_state
 from fedlib.engine import EarlyStop, State, broadcast_to, clients_round, draw, play_round
 from fedlib.engine.costs import CACHE_BYTES, chunk_of, numbers
 from fedlib.models import MLP, Net
-from fedlib.runs import Experiment, run, run_with_state
 
 FAST = {"batch_size": 4, "epochs": 2}
 STOPPING = Local(stop=EarlyStop(every=1, patience=1), **FAST)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from playing import SIZES, close, plain, play, trained_alone
 from small import TASK
 
+from fedlib import Experiment, Optimizer, run, sgd, value
 from fedlib.algorithms import FedAvg, FedMix, Local, Personal, PrunedFedMix
 from fedlib.algorithms.fedmix import MEMORY
 from fedlib.engine import EarlyStop, Phase, evaluate, play_round
@@ -21,9 +22,6 @@ from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
 from fedlib.engine.train import Cohort, train_phase
 from fedlib.models import MLP, map_experts
-from fedlib.optim import Optimizer, sgd
-from fedlib.runs import Experiment, run
-from fedlib.values import value
 
 OPTIMIZERS = {
     "sgd": Optimizer("sgd", lr=0.1), "adam": Optimizer("adam", lr=0.01),

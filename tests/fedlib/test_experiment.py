@@ -12,34 +12,17 @@ import torch
 from playing import equal
 from small import AVG, MIX, TASK, Rounds, bits, play, undisturbed
 
-from fedlib import paths
-from fedlib.algorithms import IFCA, FedAvg, FedMix, Local
+from fedlib import IFCA, MLP, FedAvg, FedMix, Local, LocalHoldout, QuantitySkew, Task, adam, paths
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
-from fedlib.models import MLP
-from fedlib.optim import adam
-from fedlib.partition import LocalHoldout, QuantitySkew
 from fedlib.runs import Experiment, export, exported, find, run, run_with_state, simulate, store
 from fedlib.runs.run import best_of
 from fedlib.runs.spec import Log
-from fedlib.tasks import Task
 from fedlib.values import from_dict
 
 
 @pytest.fixture
 def rounds(monkeypatch):
     return Rounds(monkeypatch)
-
-
-def test_running_twice_trains_once(rounds):
-    assert find(MIX) is None
-    first = play(MIX)
-    assert rounds.played == MIX.rounds
-    again = play(replace(MIX))
-    assert rounds.played == MIX.rounds
-    assert again.metrics.equals(first.metrics)
-    assert again.provenance == first.provenance and again.experiment == first.experiment == MIX
-    play(AVG)
-    assert rounds.played == MIX.rounds + AVG.rounds
 
 
 @pytest.fixture

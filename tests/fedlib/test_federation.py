@@ -8,11 +8,9 @@ import torch
 from cases import refused
 from conftest import make_federation
 
+from fedlib import IID, MLP, Dirichlet, LeNet, MatchedHoldout, models, partition
 from fedlib import data as datasets
-from fedlib import models, partition
 from fedlib.federation import OPTED_IN
-from fedlib.models import MLP, LeNet
-from fedlib.partition import IID, Dirichlet, MatchedHoldout
 from fedlib.tasks import Task, pick_device
 
 SIZES = (5, 2, 4)

@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import client, close, held_by, play
 
-from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, PrunedFedMix
+from fedlib import ClusteredFedMix, FedAvg, FedMix, Optimizer, PrunedFedMix, adam, sgd
 from fedlib.algorithms.arithmetic import at_label, entropy, mean_of
 from fedlib.algorithms.fedmix import MEMORY, marginal_entropy_gradient, renormalised
 from fedlib.engine import State, play_round
 from fedlib.engine.protocol import SHAPES
 from fedlib.models import Batch, Net, select_prefix
-from fedlib.optim import Optimizer, adam, sgd
 
 
 def test_g4_holds_whatever_the_label_shares_sum_to_in_floating_point():
@@ -154,18 +153,6 @@ def test_q_conditioned_on_side_information():
     assert state.shared["phi"].shape == (2, 2) and state.shared["phi"].any()
     expected = (fed.train.side["angle"][:10] == 1).double().mean()
     assert float(fed.shares("angle")[0, 1]) == pytest.approx(float(expected))
-    with pytest.raises(ValueError, match="side information 'colour'; allowed: angle, label"):
-        FedMix(condition="colour").init(fed, 0)
-
-
-def test_gates_stay_with_their_client_or_are_averaged(fed):
-    local, report = play(FedMix(experts=2), fed, cohort=1)
-    assert set(local.local) == {"gate.A", "gate.b"} and "gate.A" not in report.messages
-    assert not torch.equal(local.local["gate.b"][0], local.local["gate.b"][1])
-    averaged, report = play(FedMix(experts=2, gates="averaged"), fed, cohort=1)
-    assert not averaged.local and "gate.A" in report.messages
-    alone, report = play(FedMix(experts=2, objective="likelihood"), fed, cohort=3)
-    assert not alone.shared["phi"].any() and "q_s" not in report.messages, "q stays as it is"
 
 
 def test_means_over_a_batch_by_hand():

@@ -15,14 +15,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from cases import refused
 from playing import BATTERY, FAST, SKEWED
 
 import fedlib.algorithms
-from fedlib import data, paths
-from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix, Local
-from fedlib.algorithms.ifca import ClusterStop, Explore
-from fedlib.optim import adam
-from fedlib.partition import MajorityClasses, OptOut
+from fedlib import MajorityClasses, OptOut, adam, data, paths
+from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix, ifca
 from fedlib.runs import Experiment, initial_state, rounds
 from fedlib.runs.atomic import load_tensors
 from fedlib.values import from_code
@@ -38,7 +36,7 @@ FOUR = {
     "FedAvg": FedAvg(**FAST),
     "FedMix": FedMix(experts=2, server=adam(0.01), personal_bias=True, **FAST),
     "SCAFFOLD": SCAFFOLD(**FAST),
-    "IFCA": IFCA(clusters=3, explore=Explore(0.3), **FAST),
+    "IFCA": IFCA(clusters=3, explore=ifca.Explore(0.3), **FAST),
 }
 
 
@@ -151,8 +149,7 @@ def test_the_example_is_played_as_it_stands():
     assert len(check(e, lambda name: home)) == e.rounds
 
 
-def test_a_machine_can_have_examples_that_nobody_else_has(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
+def test_a_machine_can_have_examples_that_nobody_else_has(places):
     text = (paths.ROOT / "docs" / "FLOWER.md").read_text()
     (code,) = (t.split("```")[0] for t in text.split("```python\n") if t.startswith("from"))
     page = {}
@@ -191,19 +188,10 @@ def test_arrays_come_back_as_they_went():
 ONE = experiment(FedAvg(**FAST))
 
 
-@pytest.mark.parametrize(
-    ("e", "complaint"),
-    [
-        (replace(ONE, algorithm=Local()), "nothing travels"),
-        (replace(ONE, algorithm=Local(), after=ONE), "nothing travels"),
-        (replace(ONE, algorithm=IFCA(stop=ClusterStop())), "would stop a cluster"),
-        (replace(ONE, algorithm=IFCA(least_share=0.1)), "the examples are at the clients"),
-    ],
-    ids=["no federation", "a second stage", "a stop", "fair clusters"],
-)
-def test_what_cannot_travel_is_refused(e, complaint):
-    with pytest.raises((ValueError, RuntimeError), match=complaint):
-        Loop(e, [0, 1, 2, 3, 4]).play()
+@refused("travel")
+def test_what_cannot_travel_is_refused(code, message):
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        Loop(eval(code), [0, 1, 2, 3, 4]).play()
 
 
 def ask(loop, node, what, content=None):
@@ -272,36 +260,18 @@ def lying(message=None, dtype=None, **told):
 
 
 EVERYBODY = replace(ONE, task=replace(TASK, opt_out=None), rounds=2, cohort=5)
-LIES = {
-    "NaN": (lying(lambda m: {n: t * float("nan") for n, t in m.items()}), "is not finite"),
-    "five for one": (
-        lying(lambda m: {n: t.expand(5, *t.shape[1:]) for n, t in m.items()}),
-        "not f",
-    ),
-    "no row": (lying(lambda m: {n: t[:0] for n, t in m.items()}), "train: "),
-    "a leaf less": (lying(lambda m: dict([*m.items()][1:])), "leaves .*, not"),
-    "a leaf more": (lying(lambda m: {**m, "evil": torch.ones(1, 3)}), "leaves .*evil.*, not"),
-    "doubles": (lying(lambda m: {n: t.double() for n, t in m.items()}), "is float64"),
-    "odd kind": (lying(dtype="load"), "of the unknown kind 'load'"),
-    "negative": (lying(examples=-100), "examples must be whole.*-100"),
-    "words": (lying(examples="many"), "examples must be whole.*'many'"),
-    "id": (lying(client=-7), "client must be whole.*-7"),
-    "classes": (lying(classes=11), "examples of .*11.*, where others have"),
-    "form": (lying(shape=[16, 0, 1]), "no form of examples"),
-}
 
 
-@pytest.mark.parametrize("name", LIES)
+@refused("lies")
 @pytest.mark.parametrize("liar", [0, 3])
-def test_who_lies_is_named_and_the_others_go_on(name, liar, capsys):
+def test_who_lies_is_named_and_the_others_go_on(code, message, liar, capsys):
     """They end where a federation without the liar does, but for the order of sums."""
-    lie, said = LIES[name]
-    loop = Loop(EVERYBODY, [*range(5)], lie=lie, liar=liar)
+    loop = Loop(EVERYBODY, [*range(5)], lie=eval(code), liar=liar)
     end = load_tensors(loop.play() / flower.SERVER)[0]
     alone = Loop(EVERYBODY, [n for n in range(5) if n != liar], lie=lying(client=-1), liar=9)
     alone.config["experiment"] = repr(replace(EVERYBODY, cohort=4))
     torch.testing.assert_close(end, load_tensors(alone.play() / flower.SERVER)[0])
-    assert re.search(f"node {100 + liar}.*{said}", capsys.readouterr().out)
+    assert re.search(f"node {100 + liar}.*{message}", capsys.readouterr().out)
 
 
 def test_two_nodes_of_one_number_are_left_out_and_named(capsys):

@@ -5,13 +5,12 @@ import dataclasses
 import doctest
 import inspect
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import alone
 from small import AVG
 
 import fedlib
@@ -48,8 +47,7 @@ def test_renamed_values_keep_their_old_names_and_their_keys(old, new):
 
 def test_the_command_line_and_the_front_door_import_no_torch():
     code = "import sys, fedlib, fedlib.cli; dir(fedlib); print('torch' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "False"
+    assert alone(code).stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("name", SHOWN)

@@ -12,17 +12,11 @@ import pytest
 from cases import table_of
 from small import AVG, MIX, TASK, TUNED, Rounds, go, play
 
+from fedlib import IID, MLP, Local, LocalHoldout, Module, StoreError, Task, paths, values
 from fedlib import data as datasets
-from fedlib import paths, values
-from fedlib.algorithms import Local
 from fedlib.cli import main
-from fedlib.models import MLP, Module
-from fedlib.partition import IID, LocalHoldout
 from fedlib.runs import DamagedWarning, RunDiverged, export, find, provenance, run, store
-from fedlib.runs.atomic import StoreError
 from fedlib.runs.source import digest
-from fedlib.tasks import Task
-from fedlib.values import from_dict, to_dict
 
 OF_USERS = table_of("of_users")
 BODY, HELPERS = OF_USERS["body"], OF_USERS["helpers"]
@@ -273,9 +267,3 @@ def test_runs_of_classes_and_data_that_are_not_here_are_shown(imported, places, 
     assert main(["run", str(spec), "--import", "module_of_users"]) == 0
     assert rounds.played == 2 * AVG.rounds
     assert main(["show", key, "--import", "no_such_module"]) == 2
-
-
-def test_what_is_listed_is_rebuilt_where_it_can_be():
-    play(AVG)
-    (entry,) = store.inventory(AVG.key[:3])
-    assert entry.experiment == AVG == from_dict(to_dict(AVG)) and store.inventory("x") == []

@@ -50,6 +50,12 @@ class Plain:
         held = (lambda x: mu / 2 * far(x, centre)) if centre else lambda x: 0.0
         return stepped(w, lambda x: self.loss(x, batch) + held(x), lr)
 
+    def walk(self, w, batches, **how):
+        """Leaves after a step on every mini-batch."""
+        for batch in batches:
+            w = self.down(w, batch, **how)
+        return w
+
     def clients(self, t):
         """The clients of a round: row, p(s), and a function from a phase to its mini-batches."""
         rows = select(self.fed, COHORT, 0, t)
@@ -109,14 +115,8 @@ def test_fedavg_with_any_server_and_fedprox(mu, name):
     server, plain = SERVERS[name]
     kind = partial(alg.FedProx, mu=mu) if mu else alg.FedAvg
     p = Plain(kind(server=server, **FAST))
-
-    def local(row, w, batches):
-        mine = w
-        for b in batches(0):
-            mine = p.down(mine, b, mu=mu, centre=w)
-        return mine
-
-    close(p.rounds(local, plain), p.played().shared, **NEAR)
+    shared = p.rounds(lambda _, w, batches: p.walk(w, batches(0), mu=mu, centre=w), plain)
+    close(shared, p.played().shared, **NEAR)
 
 
 def test_scaffold():
@@ -145,12 +145,8 @@ def test_ditto():
     v = [p.first.shared] * 3
 
     def local(row, w, batches):
-        mine = w
-        for b in batches(0):
-            mine = p.down(mine, b)
-        for b in batches(1):
-            v[row] = p.down(v[row], b, 0.2, mu=0.7, centre=w)
-        return mine
+        v[row] = p.walk(v[row], batches(1), lr=0.2, mu=0.7, centre=w)
+        return p.walk(w, batches(0))
 
     p.compare(p.rounds(local), v)
 
@@ -207,8 +203,7 @@ def test_fedamp():
             xi = {s: 0.2 * torch.exp(-d / 0.5) / 0.5 for s, d in apart.items()}
             own = {n: (1 - sum(xi.values())) * t for n, t in before[row].items()}
             u = {n: t + sum(x * before[s][n] for s, x in xi.items()) for n, t in own.items()}
-            for b in batches(0):
-                w[row] = p.down(w[row], b, mu=0.3 / 0.2, centre=u)
+            w[row] = p.walk(w[row], batches(0), mu=0.3 / 0.2, centre=u)
             there[row] = True
     state = p.compare({}, w, prefix="")
     assert sorted(there) == sorted(state.memory["clients/there"].tolist())

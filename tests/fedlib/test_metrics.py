@@ -6,18 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import GOLDEN
 from conftest import make_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import play
 
-from fedlib.algorithms import CommonestLabel
+from benchmarks.robustness import odd
+from fedlib import MLP, CommonestLabel, MajorityClasses, MatchedHoldout, OptOut, Task
 from fedlib.engine import evaluate, evaluate_global
 from fedlib.federation import OPTED_IN
 from fedlib.metrics import gradient_divergence, over_clients
-from fedlib.models import MLP
-from fedlib.partition import MajorityClasses, MatchedHoldout, OptOut
-from fedlib.tasks import Task
 
 
 def double_sum(updates, weights):
@@ -49,33 +48,20 @@ def test_divergence_per_expert_equals_every_experts_double_sum(clients, experts,
         assert alone.ndim == 0 and float(alone) == pytest.approx(float(got[k]), abs=1e-12)
 
 
-BY_HAND = [
-    ([[1.0, 0.0], [-2.0, 0.0]], [0.5, 0.5], 0.5),  # opposite: 2 pairs of 1/4 * 1
-    ([[1.0, 0.0], [0.0, 3.0]], [0.2, 0.8], 0.16),  # orthogonal: 2 pairs of .16 * 1/2
-    ([[1e-30, 0.0], [0.0, 1e-30]], [0.5, 0.5], 0.25),
-    ([[1e30, 0.0], [0.0, 1e30]], [0.5, 0.5], 0.25),
-]
+BY_HAND = GOLDEN["divergence"]
 
 
-@pytest.mark.parametrize(("updates", "weights", "expected"), BY_HAND)
+@pytest.mark.parametrize(("updates", "weights", "expected"), BY_HAND.values(), ids=BY_HAND)
 def test_divergence_by_hand(updates, weights, expected):
     got = gradient_divergence(torch.tensor(updates), torch.tensor(weights, dtype=torch.float64))
     assert float(got) == pytest.approx(expected, abs=1e-12)
 
 
-SCORED = [
-    ([0.0, 1.0, 0.5], [1, 2, 5], 0.5, (2 + 2.5) / 8, math.sqrt(0.5 / 3), 0.0),
-    ([math.nan, 0.25, 0.75], [0, 1, 1], 0.5, 0.5, 0.25, 0.25),
-    ([math.nan], [0], *[math.nan] * 4),
-    (np.arange(20)[::-1] / 20, [1] * 20, 0.475, 0.475, math.sqrt(399 / 12) / 20, 0.025),
-    (np.arange(19)[::-1] / 19, [1] * 19, 9 / 19, 9 / 19, math.sqrt(30) / 19, 0.0),
-]
-
-
-@pytest.mark.parametrize(("accuracy", "sizes", "mean", "weighted", "std", "worst"), SCORED)
-def test_over_clients_by_hand(accuracy, sizes, mean, weighted, std, worst):
+@pytest.mark.parametrize(("code", "by_hand"), GOLDEN["over_clients"].items())
+def test_over_clients_by_hand(code, by_hand):
     """The worst decile is a tenth of the clients, those without examples left out."""
-    got = over_clients(np.array(accuracy), np.array(sizes))
+    got = over_clients(*map(np.array, eval(code)))
+    mean, weighted, std, worst = eval(by_hand)
     expected = {"mean": mean, "weighted": weighted, "std": std, "worst_decile": worst}
     assert got == pytest.approx(expected, nan_ok=True)
 
@@ -100,15 +86,9 @@ HELD = MatchedHoldout(pool=600, validation=20, test=30)
 
 def held_by(labels, test):
     """Clients with these training labels, all tested on the same ones."""
-    fed = make_federation([len(own) for own in labels])
-    y = fed.train.y.clone()
-    for row, own in enumerate(labels):
-        y[fed.train.client(row)] = torch.tensor(own)
-    places = torch.arange(len(y) - len(test), len(y))
-    y[places] = torch.tensor(test)
-    sizes = np.full(len(labels), len(test))
-    tests = replace(fed.test, y=y, flat=places, sizes=sizes, shared=True)
-    return replace(fed, train=replace(fed.train, y=y), test=tests)
+    fed = odd.federation(labels, held=len(test))
+    fed.train.y[-len(test) :] = torch.tensor(test)  # which all tables share
+    return fed
 
 
 def test_two_clients_by_hand():
@@ -128,7 +108,7 @@ def test_a_newcomer_gets_the_commonest_label_of_all_examples():
     fed = held_by([[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [1] * 5], test=[1, 1, 1, 0])
     state = CommonestLabel().init(fed, 0)
     held = fed.test.flat
-    table = replace(fed.test, x=fed.test.x[held], y=fed.test.y[held], flat=torch.arange(4))
+    table = replace(fed.test, x=fed.test.x[held], y=fed.test.y[held], flat=torch.arange(12))
     only = replace(fed, test=table)
     assert evaluate_global(only, CommonestLabel(), state) == 0.75
 

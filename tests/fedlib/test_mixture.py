@@ -8,12 +8,10 @@ import torch
 from conftest import make_federation, parts_of, scatter
 from playing import SKEWED, play
 
-from fedlib.algorithms import FedAvg, LastClient, Local, Mixture
+from fedlib import Experiment, FedAvg, LastClient, Local, Mixture, adam, run_with_state
 from fedlib.engine import State, play_round
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, Batch, LeNet, Net, select_prefix
-from fedlib.optim import adam
-from fedlib.runs import Experiment, run_with_state
 
 FAST = {"batch_size": 4, "epochs": 3, "client": adam(0.01), "stop": None}
 POOLS = ("probabilities", "log")

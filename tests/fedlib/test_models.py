@@ -9,14 +9,10 @@ from conftest import make_federation
 from playing import close, play, texts
 from torch import nn
 
-from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
-from fedlib.engine import EarlyStop
+from fedlib import IFCA, MLP, EarlyStop, FedAvg, FedMix, LeNet, Local, Mixture, adam, sgd
 from fedlib.engine.costs import READERS, chunk_of
 from fedlib.engine.protocol import numbers_of
-from fedlib.models import MLP, Batch, BiLSTM, FastText, LeNet, Net, ResNet, families
-from fedlib.models.families import fedmix_lenet5
-from fedlib.models.net import widened
-from fedlib.optim import adam, sgd
+from fedlib.models import Batch, BiLSTM, FastText, Net, ResNet, families, fedmix_lenet5, widened
 
 COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
 TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)

@@ -10,14 +10,13 @@ import torch
 from conftest import make_federation, parts_of, scatter, told_newcomers
 from playing import close, equal, play
 
+from fedlib import Task, adam, sgd
 from fedlib import algorithms as alg
 from fedlib.algorithms.local import LATENT, VAE
 from fedlib.engine import evaluate_global, play_round
 from fedlib.models import MLP, Batch, select_prefix
 from fedlib.models.families import auto_encoder, evidence, evidence_bound
-from fedlib.optim import adam, sgd
 from fedlib.partition import IID, ClientSubset, Dirichlet, LocalHoldout, MatchedHoldout, Rotated
-from fedlib.tasks import Task
 
 SIZES = (12, 3, 9)
 
@@ -47,17 +46,6 @@ def test_newcomers_train_what_is_local_and_send_nothing(of):
         assert leaf.shape == (2, *kept.local[name].shape[1:])
         assert not torch.equal(leaf, start[name]) and not torch.equal(*leaf)
     assert state.local.keys() == kept.local.keys()
-
-
-@pytest.mark.parametrize(
-    ("stage", "lacking"),
-    [(alg.Newcomers(), alg.Local()), (alg.PMMoE(of=alg.FedPer()), alg.FedAvg()),
-     (alg.Mixture(), FEDERATIONS["FedMix"]), (alg.Densities(), None)],
-)  # fmt: skip
-def test_without_a_federation_there_is_nothing_to_follow(fed, stage, lacking):
-    for first in (None, lacking and lacking.init(fed, 0)):
-        with pytest.raises(ValueError, match=r"give .* experiment"):
-            stage.init(fed, 0, first)
 
 
 def gates_of(fed, algorithm, state, x):

@@ -8,19 +8,15 @@ import torch
 from conftest import make_federation
 from playing import BATTERY, FAST, close
 
+from fedlib import IID, MLP, ByColumn, FastText, LabelPermuted, Rotated, Task, adam
 from fedlib import data as datasets
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture, PMMoE
 from fedlib.algorithms.local import SecondStage
 from fedlib.engine import broadcast_to, evaluate, evaluate_global, play_round, select
 from fedlib.engine.protocol import train_view
 from fedlib.federation import OPTED_IN
-from fedlib.models import MLP, FastText
-from fedlib.optim import adam
-from fedlib.partition.base import ClientSubset, LabelPermuted, Rotated
-from fedlib.partition.held_out import LocalHoldout, MatchedHoldout, OptOut
-from fedlib.partition.schemes import IID, ByColumn
+from fedlib.partition import ClientSubset, LocalHoldout, MatchedHoldout, OptOut
 from fedlib.runs import Experiment, built, run
-from fedlib.tasks import Task
 
 SIZES = (11, 6, 9, 7)
 
@@ -284,8 +280,7 @@ def patients(kind, seed=0):
     return x, ill, {"hospital": who}
 
 
-def test_words_are_ranked_by_those_who_take_part(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
+def test_words_are_ranked_by_those_who_take_part(places, monkeypatch):
     texts = ["b a", "a", "c c c c", "b a"] * 20
     hospital = np.array(["x", "x", "y", "x"] * 20)
     datasets.add("said", (texts, [0, 1] * 40, {"hospital": hospital}), (["c b"], [0]))
@@ -302,8 +297,7 @@ def test_words_are_ranked_by_those_who_take_part(tmp_path, monkeypatch):
     assert replace(task, opt_out=OptOut(0.5)).fit(out).ids.tolist() == [0, 1, 1, 2, 3]
 
 
-def test_a_second_stage_sees_numbers_as_the_first_one_did(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
+def test_a_second_stage_sees_numbers_as_the_first_one_did(places):
     x, y, columns = patients("numbers")
     datasets.add("patients", (x + 30 * columns["hospital"][:, None], y, columns))
     task = Task("patients", ByColumn("hospital"), MLP((5,)), LocalHoldout(), opt_out=OptOut(0.5))

@@ -1,13 +1,11 @@
 """The server: its optimiser against plain torch.optim, and what an algorithm remembers there."""
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import fields
 
 import pytest
 import torch
+from conftest import alone
 from playing import equal
 
 from benchmarks.robustness.tiny import TASK
@@ -141,7 +139,7 @@ def test_checkpoints_with_both_memories_in_one_group_are_read(algorithm):
 
 
 @pytest.mark.slow
-def test_a_run_imports_no_compiler(tmp_path):
+def test_a_run_imports_no_compiler():
     """Nor a package for algebra: a second or two of every process that trains, for nothing."""
     code = """
 import sys
@@ -153,6 +151,5 @@ for a in (FedAvg(client=adam(), server=adam()), GPFL()):
     run(Experiment(TASK, a, 1, cohort=2), device="cpu", progress=False)
 print(sorted({"torch._dynamo", "torch._inductor", "sympy"} & {*sys.modules}))
 """
-    env = {**os.environ, "FEDLIB_RUNS": str(tmp_path)}
-    told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    told = alone(code)
     assert told.stdout.splitlines()[-1:] == ["[]"], told.stderr

@@ -6,16 +6,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import refused
+from cases import GOLDEN, refused
 from dealing import REQUESTS, balanced, deal, printed, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlib import partition
-from fedlib.partition.base import LabelPermuted, RepeatedDeals, Rotated
+from fedlib import IID, ByColumn, LabelPermuted, partition
+from fedlib.partition import Dirichlet, RepeatedDeals, Rotated
 from fedlib.partition.draws import Partition, generator_of, holdout, matched, whole_part
 from fedlib.partition.held_out import LocalHoldout, MatchedHoldout, OptOut, divide, thinned
-from fedlib.partition.schemes import IID, ByColumn, Dirichlet
 from fedlib.values import from_dict, to_dict
 
 few = settings(max_examples=40)
@@ -51,14 +50,6 @@ def test_mirrored_draws_of_a_client_do_not_depend_on_the_others():
     assert rows(matched(labels, shares, size=90, seed=4)) != rows(whole)
 
 
-def test_shares_have_the_spread_of_a_dirichlet():
-    labels = balanced(10, 20_000)
-    shares = deal(Dirichlet(300, 1.0, 200), labels).shares(labels, 10)
-    spread = 0.1 * 0.9 / 11 + 0.1 * 0.9 / 200 * 10 / 11
-    assert np.abs(shares.mean(0) - 0.1).max() < 4 * np.sqrt(spread / 300)
-    assert shares.var() == pytest.approx(spread, rel=0.1)
-
-
 @pytest.mark.parametrize("alpha", [1e-12, 1e12])
 def test_extreme_alphas_deal_every_example(alpha):
     assert len(np.unique(deal(Dirichlet(10, alpha), balanced(10, 100)).flat)) == 1000
@@ -92,26 +83,17 @@ def test_the_draws_that_stored_results_were_made_with():
     request, held_out = Dirichlet(20, 0.5, 100), MatchedHoldout(500, 20, 30)
     parts = divide(request, held_out, labels, other, 10, 6).parts.values()
     dealt = deal(Dirichlet(20, 0.5), labels.labels, 3), deal(IID(30, 40), labels.labels, 5)
-    assert [printed(part)[:16] for part in (*dealt, *parts)] == [
-        "31decccfd89e7699", "2979f88717afdb2d",
-        "285b1009370c9b90", "3823ad50ad5cf36f", "a5c7fcf00d6fc00a",
-    ]  # fmt: skip
+    assert [printed(part)[:16] for part in (*dealt, *parts)] == GOLDEN["draws"]["divided"]
 
 
-@pytest.mark.parametrize(
-    ("held_out", "origins", "golden"),
-    [(LocalHoldout(merge=True, train=0.3), ["merged"] * 3, ["4c71902d", "5bf71b66", "550f79e0"]),
-     (LocalHoldout(), ["train"] * 3, ["e8c79a36", "9744c7d7", "cf7e5072"]),
-     (MatchedHoldout(100, 5, 5, "test"), ["train", "test", "test"],
-      ["28e3d1d6", "a1cb82f5", "cf7a5617"])],
-)  # fmt: skip
-def test_every_way_to_hold_out_has_its_golden_draws(held_out, origins, golden):
-    made = ((50, 0), (30, 1))
+@pytest.mark.parametrize("code", GOLDEN["held_out"])
+def test_every_way_to_hold_out_has_its_golden_draws(code):
+    held_out, made = eval(code), ((50, 0), (30, 1))
     labels, other = (alike(balanced(10, n, s), writer_id=np.arange(10 * n) // 50) for n, s in made)
     dealt = Rotated(LabelPermuted(ByColumn(), 3)), LabelPermuted(IID(3, 40), 3)
     found = divide(dealt[isinstance(held_out, MatchedHoldout)], held_out, labels, other, 10, 6)
-    assert [printed(part)[:8] for part in found.parts.values()] == golden
-    assert found.origin == dict(zip(("train", "validation", "test"), origins, strict=True))
+    told = [[found.origin[name], printed(part)[:8]] for name, part in found.parts.items()]
+    assert told == GOLDEN["held_out"][code] and [*found.parts] == ["train", "validation", "test"]
 
 
 LABELS = balanced(10, 50)
@@ -226,23 +208,12 @@ def test_copies_of_the_data_are_held_out_with_mirrored_only():
         assert part.side["angle"].tolist() == [int(owner >= 6) for owner in part.owners]
 
 
-SIZES = [
-    # floor(0.75 n) = 6 and 2 stay, floor(0.9 * 6) = 5 and floor(1.8) = 1 of them for training.
-    (ByColumn(), LocalHoldout(0.25, 0.1), 11, [[5, 1], [1, 1], [2, 1]]),
-    # Not short by rounding.
-    (IID(1), LocalHoldout(0.1, 0.0), 10, [[9], [0], [1]]),
-    (IID(1), LocalHoldout(0.9, 0.0), 20, [[2], [0], [18]]),
-    (IID(1), LocalHoldout(0.7, 0.0), 10, [[3], [0], [7]]),
-    # A client with one example trains on it.
-    (Rotated(IID(3)), LocalHoldout(0.9, 0.5), 3, [[1] * 3, [0] * 3, [0] * 3]),
-]
-
-
-@pytest.mark.parametrize(("request_", "held_out", "n", "sizes"), SIZES)
-def test_sizes_by_hand(request_, held_out, n, sizes):
+@pytest.mark.parametrize("code", GOLDEN["sizes"])
+def test_sizes_by_hand(code):
+    request_, held_out, n = eval(code)
     train = alike(n, writer_id=np.arange(n) // 8)
     parts = divide(request_, held_out, train, train, 1, 0).parts
-    assert [part.sizes.tolist() for part in parts.values()] == sizes
+    assert [part.sizes.tolist() for part in parts.values()] == GOLDEN["sizes"][code]
 
 
 @pytest.mark.parametrize(("n", "share", "kept"), [(100, 0.07, 7), (5, 0.2, 1), (6, 0.2, 2)])

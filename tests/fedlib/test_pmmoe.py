@@ -27,10 +27,11 @@ def once(of):
     return fed, play(of, fed)[0]
 
 
-def finished(of):
-    """A federation and the state of three rounds, trained once for all tests."""
-    fed, state = once(of)
-    return fed, copy.deepcopy(state)
+def begun(of, **options):
+    """A federation and its state after three rounds, trained once; PM-MoE of it, and its state."""
+    fed, first = once(of)
+    first, algorithm = copy.deepcopy(first), alg.PMMoE(of=of, **options)
+    return fed, first, algorithm, algorithm.init(fed, 0, first)
 
 
 def trusting(state, gate):
@@ -50,9 +51,8 @@ def said(fed, of, state, row):
 @nine
 @pytest.mark.parametrize("top", [0, 1])
 def test_a_gate_that_trusts_the_own_expert_changes_no_prediction(of, top):
-    fed, first = finished(of)
-    algorithm = alg.PMMoE(of=of, top=top)
-    state = trusting(algorithm.init(fed, 0, first), range(3))
+    fed, first, algorithm, state = begun(of, top=top)
+    state = trusting(state, range(3))
     before, after = evaluate(fed, of, first, fed.test), evaluate(fed, algorithm, state, fed.test)
     assert (before.accuracy == after.accuracy).all()
     np.testing.assert_allclose(after.nll, before.nll, rtol=1e-6)
@@ -60,9 +60,8 @@ def test_a_gate_that_trusts_the_own_expert_changes_no_prediction(of, top):
 
 @nine
 def test_a_gate_that_trusts_another_gives_it_this_clients_entry(of):
-    fed, first = finished(of)
-    algorithm = alg.PMMoE(of=of)
-    state = trusting(algorithm.init(fed, 0, first), [1, 2, 0])
+    fed, first, algorithm, state = begun(of)
+    state = trusting(state, [1, 2, 0])
     bare = of.encode(fed.net, first.shared, fed.test.inputs(torch.arange(9)))
     for row, other in enumerate([1, 2, 0]):
         params, ctx = client(fed, of, first, row)
@@ -75,9 +74,7 @@ def test_a_gate_that_trusts_another_gives_it_this_clients_entry(of):
 
 @nine
 def test_only_gates_move_and_nothing_but_the_pool_is_sent(of):
-    fed, first = finished(of)
-    algorithm = alg.PMMoE(of=of, epochs=2, batch_size=4, client=sgd(0.3))
-    start = algorithm.init(fed, 0, first)
+    fed, first, algorithm, start = begun(of, epochs=2, batch_size=4, client=sgd(0.3))
     kept = {n: t.clone() for n, t in start.flat().items()}
     state, report = play_round(algorithm, fed, start, round=0, seed=0, cohort=1.0)
     moved = {n for n, t in state.flat().items() if not torch.equal(t, kept[n])}
@@ -91,10 +88,8 @@ def test_only_gates_move_and_nothing_but_the_pool_is_sent(of):
 
 @nine
 def test_energies_against_a_plain_loop(of):
-    fed, first = finished(of)
     t = 0.05
-    algorithm = alg.PMMoE(of=of, temperature=t)
-    state = algorithm.init(fed, 0, first)
+    fed, first, algorithm, state = begun(of, temperature=t)
     energies = algorithm.energies(fed, state)
     for j in range(len(SIZES)):
         x = fed.train.inputs(fed.train.client(j))
@@ -129,9 +124,7 @@ def test_the_least_energies_are_left_out_and_never_the_own(gamma, experts, out):
 
 
 def test_an_expert_left_out_has_no_weight():
-    fed, first = finished(alg.FedPer(batch_size=4))
-    algorithm = alg.PMMoE(of=alg.FedPer(), denoise=0.4)
-    state = algorithm.init(fed, 0, first)
+    fed, _, algorithm, state = begun(alg.FedPer(batch_size=4), denoise=0.4)
     assert state.local[KEPT].sum(1).tolist() == [2, 2, 2]
     for row in range(3):
         gate = said(fed, algorithm, state, row).gate
@@ -141,10 +134,8 @@ def test_an_expert_left_out_has_no_weight():
 
 @pytest.mark.parametrize("renormalised", [False, True])
 def test_only_the_largest_weights_count(renormalised):
-    fed, first = finished(alg.FedPer(batch_size=4))
-    full = alg.PMMoE(of=alg.FedPer())
+    fed, _, full, state = begun(alg.FedPer(batch_size=4))
     some = alg.PMMoE(of=alg.FedPer(), top=2, renormalised=renormalised)
-    state = full.init(fed, 0, first)
     before, after = (said(fed, algorithm, state, 0).gate for algorithm in (full, some))
     least = before.argmin(-1, keepdim=True)
     expected = before.scatter(-1, least, 0.0)
@@ -153,9 +144,9 @@ def test_only_the_largest_weights_count(renormalised):
 
 
 def test_the_bias_begins_at_the_own_expert():
-    fed, first = finished(alg.FedPer(batch_size=4, client=sgd(0.5)))
-    ways = [alg.PMMoE(of=alg.FedPer(), own_expert_bias=b) for b in (0.0, 3.0, FIRM)]
-    shares = [one.observe(fed, one.init(fed, 0, first)) for one in ways]
+    of = alg.FedPer(batch_size=4, client=sgd(0.5))
+    ways = [begun(of, own_expert_bias=b) for b in (0.0, 3.0, FIRM)]
+    shares = [algorithm.observe(fed, state) for fed, _, algorithm, state in ways]
     own = [float(s["gate_share"].diagonal().mean()) for s in shares]
     assert own[0] < 0.6 < 0.8 < own[1] < own[2] == 1.0
     assert float(shares[2]["gate_entropy"].max()) == 0.0
@@ -163,16 +154,13 @@ def test_the_bias_begins_at_the_own_expert():
 
 @nine
 def test_what_experts_are_worth_and_how_their_errors_go_together(of):
-    fed, first = finished(of)
-    algorithm = alg.PMMoE(of=of)
-    state = algorithm.init(fed, 0, first)
-    seen = algorithm.observe(fed, state)
+    fed, _, algorithm, same = begun(of)
+    seen = algorithm.observe(fed, same)
     right = []
     for other in range(3):
-        state = trusting(state, [other] * 3)
+        state = trusting(same, [other] * 3)
         right.append(evaluate(fed, algorithm, state, fed.test).accuracy)
     np.testing.assert_allclose(seen["expert_accuracy"].numpy(), np.stack(right, 1), rtol=1e-6)
-    same = alg.PMMoE(of=of).init(fed, 0, first)
     pool = select_prefix(same.shared, POOL)
     alike = {f"{POOL}{n}": t[:1].expand_as(t).clone() for n, t in pool.items()}
     agreed = algorithm.observe(fed, State({**same.shared, **alike}, same.local))
@@ -197,13 +185,10 @@ def test_after_fedbabu_the_servers_base_or_the_own_one_is_used(own):
 
 
 def test_a_gate_sees_raw_images_below_bases_and_features_elsewhere():
-    fed, first = finished(alg.LGFedAvg(batch_size=4))
-    algorithm = alg.PMMoE(of=alg.LGFedAvg())
-    state = algorithm.init(fed, 0, first)
+    fed, _, algorithm, state = begun(alg.LGFedAvg(batch_size=4))
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 144)
     assert not algorithm.precompute(fed.net, *client(fed, algorithm, state, 0), one(fed, 0)).replace
-    fed, first = finished(alg.FedPer(batch_size=4))
-    state = alg.PMMoE(of=alg.FedPer()).init(fed, 0, first)
+    *_, state = begun(alg.FedPer(batch_size=4))
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 7)
 
 

@@ -4,15 +4,11 @@ Each test is a process of its own: the instruction set is chosen when torch is i
 tested against ends a process.
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from conftest import alone
 
-from fedlib import paths, processor
+from fedlib import processor
 
 pytestmark = pytest.mark.skipif(not processor.has_avx2(), reason="no x86-64 with AVX2")
 
@@ -82,25 +78,17 @@ print("ok")
 """
 
 
-def alone(code: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a process of its own, with stores of its own."""
-    stores = {f"FEDLIB_{name}": str(folder / name) for name in ("RUNS", "RESULTS")}
-    clean = {n: v for n, v in os.environ.items() if n not in processor.SHARED}
-    env = {**clean, **stores, "PYTHONPATH": str(paths.ROOT), **variables}
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-
-
 @pytest.mark.skipif(not torch.__version__.startswith("2.13.0"), reason="bits of torch 2.13.0")
-def test_a_short_fedmix_has_the_golden_bits(tmp_path):
+def test_a_short_fedmix_has_the_golden_bits():
     """Convolutions, dense layers, Adam at both ends and evaluation, pinned."""
     maker = next((name for name in BITS if name in processor.CPUINFO.read_text()), "")
     if not maker:
         pytest.skip("bits of AMD's and Intel's processors")
-    said = alone(GOLDEN, tmp_path)
+    said = alone(GOLDEN)
     assert said.stdout.split() == ["True", *BITS[maker].split()], said.stderr
 
 
-def test_strided_convolutions_of_few_channels_train(tmp_path):
+def test_strided_convolutions_of_few_channels_train():
     """oneDNN corrupts the heap in their gradient with AVX2 and channels last."""
-    said = alone(STRIDED, tmp_path, ONEDNN_MAX_CPU_ISA="AVX2")
+    said = alone(STRIDED, ONEDNN_MAX_CPU_ISA="AVX2")
     assert (said.returncode, said.stdout) == (0, "ok\n"), said.stderr

@@ -1,18 +1,16 @@
 """What a run says of where it comes from: code, processor, and the stages before it."""
 
-import os
 import platform
 import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
+from conftest import alone
 from small import interrupted, play
 
 from benchmarks.robustness.tiny import BEST, TUNED
-from fedlib import paths, processor
-from fedlib.engine import State
+from fedlib import State, paths, processor
 from fedlib.runs import provenance, store
 
 INTEL = "processor\t: 0\nvendor_id\t: Intel\ncpu family\t: 6\nmodel name\t: Intel(R) Xeon(R)\n"
@@ -75,13 +73,6 @@ def test_a_digest_is_of_the_bits_and_of_nothing_else():
     assert one not in [provenance.digest(State(other, {})) for other in others]
 
 
-def test_costs_are_those_of_this_process_and_not_of_stages_before():
-    """A stage that had to train the stages before it costs what it costs without them."""
-    tuned = play(TUNED).provenance
-    assert 0 <= tuned["cpu_seconds"] == sum(s["cpu_seconds"] for s in tuned["segments"])
-    assert tuned["cpu_seconds"] <= provenance.cpu_seconds()
-
-
 PINNED = "import sys; import fedlib; assert 'torch' not in sys.modules; import torch; "
 PINNED += "print(fedlib.PINNED, torch.backends.cpu.get_cpu_capability())"
 
@@ -97,9 +88,7 @@ IMPORTED = [
 @pytest.mark.skipif(not processor.has_avx2(), reason="another kind of processor")
 @pytest.mark.parametrize(("code", "variables", "expected"), IMPORTED)
 def test_torch_is_held_to_avx2_before_it_is_imported(code, variables, expected):
-    clean = {n: v for n, v in os.environ.items() if n not in (*processor.SHARED, "FEDLIB_PIN")}
-    asked = [sys.executable, "-c", code]
-    said = subprocess.run(asked, env={**clean, **variables}, capture_output=True, text=True)
+    said = alone(code, **variables)
     assert said.stdout.strip() == expected, said.stderr
 
 

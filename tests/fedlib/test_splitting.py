@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from cases import refused
+from cases import GOLDEN, refused
 from conftest import LENET, make_federation, scatter, told_newcomers
-from playing import IMAGE, SIZES, client, close, held_by, loss_on, nine, one, plain, play, stepped
+from playing import IMAGE, SIZES, client, close, held_by, loss_on, one, plain, play, stepped
 from playing import SPLIT as FAST
 from torch.nn.functional import cosine_similarity, cross_entropy
 
@@ -18,24 +18,17 @@ from fedlib.models import MLP, Net, ResNet, add_prefix, fedmix_lenet5, select_pr
 from fedlib.optim import sgd
 
 
-@nine
-def test_parts_and_rest_are_the_prediction(of):
-    fed = make_federation(SIZES)
-    state, _ = play(of, fed)
-    code = of.encode(fed.net, state.shared, fed.test.inputs(torch.arange(10)))
-    for row in range(3):
-        params, ctx = client(fed, of, state, row)
-        entry, rest = of.opened(fed.net, params, ctx, code)
-        mine = of.joined(fed.net, params, of.private(fed.net, params, entry))
-        said = of.predict(fed.net, params, ctx, code).logp
-        torch.testing.assert_close((rest + mine).log_softmax(-1), said)
+def lone(algorithm):
+    """One client of eight examples, the first state, its leaves and context, images and labels."""
+    fed = make_federation((8,), model=MLP((6,)))
+    state = algorithm.init(fed, 0)
+    return fed, state, *client(fed, algorithm, state, 0), *held_by(fed.train, 0)
 
 
 def test_fedrep_trains_the_head_then_the_base():
-    fed = make_federation((8,), model=MLP((6,)))
     algorithm = alg.FedRep(head_epochs=3, epochs=2, batch_size=None, client=sgd(0.2))
-    state = algorithm.init(fed, 0)
-    w, loss = plain(state), loss_on(fed, *held_by(fed.train, 0))
+    fed, state, w, _, *held = lone(algorithm)
+    loss = loss_on(fed, *held)
     for names in [["head."]] * 3 + [["base."]] * 2:
         w = stepped(w, loss, 0.2, names)
     after, _ = play(algorithm, fed, 1, state=state)
@@ -55,11 +48,8 @@ def test_fedbabus_heads_are_the_initial_one_until_fine_tuning():
 
 
 def test_fedrods_two_losses_move_what_is_theirs():
-    fed = make_federation((8,), model=MLP((6,)))
     algorithm = alg.FedRoD(batch_size=None, client=sgd(0.2))
-    state = algorithm.init(fed, 0)
-    params, _ = client(fed, algorithm, state, 0)
-    x, y = held_by(fed.train, 0)
+    fed, state, params, _, x, y = lone(algorithm)
     counts = torch.bincount(y, minlength=3).double()
     prior = (counts / counts.sum()).log().float()
 
@@ -165,11 +155,8 @@ def test_gpfls_contexts_and_steering_by_hand():
 
 def test_a_step_of_gpfl_by_hand():
     """The distance draws features to the received embeddings, and those nowhere."""
-    fed = make_federation((8,), model=MLP((6,)))
     algorithm = alg.GPFL(near=3.0, decay=0.2, batch_size=None, client=sgd(0.1))
-    state = algorithm.init(fed, 0)
-    params, ctx = client(fed, algorithm, state, 0)
-    x, y = held_by(fed.train, 0)
+    fed, state, params, ctx, x, y = lone(algorithm)
     received = params[splitting.LABELS].clone()
 
     def loss(w):
@@ -241,10 +228,8 @@ def test_dbes_first_round_is_charged_for_the_consensus(cohort):
 
 
 def test_dbes_vector_is_trained_and_its_regulariser_counts_the_mean_features():
-    fed = make_federation((8,), model=MLP((6,)))
     algorithm = alg.DBE(kappa=2.0, batch_size=None, client=sgd(0.1))
-    state = algorithm.init(fed, 0)
-    params, _ = client(fed, algorithm, state, 0)
+    fed, state, params, *_ = lone(algorithm)
     params[splitting.RUNNING] = torch.randn(6)
     batch = one(fed)
     h = fed.net.features(params, batch.x)
@@ -278,21 +263,11 @@ def test_what_cannot_be_split_is_refused(code, message):
         eval(code, {**vars(alg), **globals()})
 
 
-NETS = {
-    "LeNet": (LENET, IMAGE, {3: "Conv2d, MaxPool2d, ReLU", 7: "Conv2d, MaxPool2d, ReLU, Flatten",
-                             9: "Linear, ReLU"}),
-    "MLP": (MLP(hidden=(7, 5)), IMAGE, {3: "Stackable, ReLU", 5: "Stackable, ReLU"}),
-    "ResNet": (ResNet(blocks=1, widths=(4, 8)), IMAGE, {1: "Conv2d", 3: "GroupNorm, ReLU",
-                                                        4: "_Block",
-                                                        7: "_Block, AdaptiveAvgPool2d, Flatten"}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_below_and_above_a_cut_are_the_whole_net(name):
-    model, shape, cuts = NETS[name]
+@pytest.mark.parametrize("code", GOLDEN["cuts"])
+def test_below_and_above_a_cut_are_the_whole_net(code):
+    model, shape = eval(code)
     net = Net(model, shape, 3)
-    assert net.cuts == cuts
+    assert {f"{cut}": layers for cut, layers in net.cuts.items()} == GOLDEN["cuts"][code]
     params = net.init(1)
     x = torch.randn(5, 1, *shape[:2], generator=torch.Generator().manual_seed(0))
     for cut in net.cuts:

@@ -16,13 +16,11 @@ import pytest
 from filelock import FileLock
 from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 
-from fedlib import paths
-from fedlib.algorithms import FedAvg, Local
+from fedlib import FedAvg, Local, paths, value
 from fedlib.progress import Tally
 from fedlib.runs import RunDiverged, cluster, export, find, store
 from fedlib.runs.cluster import UnfitNode
 from fedlib.runs.sweep import SweepFailed, sweep
-from fedlib.values import value
 
 pytestmark = pytest.mark.slow
 

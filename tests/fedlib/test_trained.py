@@ -6,20 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import GOLDEN
+from cases import GOLDEN, refused
 from conftest import LENET, make_federation, parts_of, told_newcomers
 from playing import BATTERY, FAST, every, play, texts
 from small import AVG, MIX, TASK
 from small import play as trained
 from test_modules import foreign
 
+from fedlib import StoreError, data
 from fedlib import algorithms as alg
-from fedlib import data
 from fedlib.engine.trained import Trained, module_of
 from fedlib.federation import Federation
 from fedlib.metrics import evaluation
 from fedlib.runs import evaluate, export, predict, run_with_state
-from fedlib.runs.atomic import StoreError
 
 
 def p_of(fed, algorithm, state, client, x):
@@ -101,19 +100,16 @@ def test_a_result_predicts_new_arrays_with_the_stored_normalisation():
     assert isinstance(result.model(3), Trained) and not isinstance(trained(AVG).model(), Trained)
 
 
-def test_what_cannot_be_predicted_is_refused_by_name(tmp_path, monkeypatch):
-    result, digits = trained(AVG), data.load("digits").test
-    x, y = digits.features[:4], digits.labels[:4]
-    for ask, given, message in (
-        (predict, (x, 6), "there is no client 6: clients are 0 to 5"),
-        (predict, (x.astype(np.float32),), r"must be torch.uint8 \[N, 16, 16, 1\] as those"),
-        (predict, (x[:, :8],), r"\[N, 16, 16, 1\]"),
-        (evaluate, ((x, [3, 4, 12, 5]),), r"labels must be 0 to 9, got 3\.\.12"),
-        (evaluate, ((x, y[:3]),), r"labels must be integers \[4\]"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ask(result, *given)
-    export([result], "some")
+@refused("predict")
+def test_what_cannot_be_predicted_is_refused_by_name(code, message):
+    some = data.load("digits").test
+    how = {"result": trained(AVG), "x": some.features[:4], "y": some.labels[:4]}
+    with pytest.raises(ValueError, match=message):
+        eval(code, globals() | how)
+
+
+def test_what_is_exported_has_no_model(tmp_path, monkeypatch):
+    export([result := trained(AVG)], "some")
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
     with pytest.raises(StoreError, match="only metrics are stored"):
         replace(result).model()

@@ -6,17 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import refused
+from cases import GOLDEN, refused
 from conftest import LENET, make_federation
 from playing import IMAGE, SIZES, Linear, arrays, close, equal, one_step, play, texts
 
-from fedlib.algorithms import FedAvg
+from fedlib import Augmentation, Cosine, FedAvg, Optimizer, Schedule, Step, sgd, value
 from fedlib.engine import Selection, broadcast_to, draw, play_round, select
 from fedlib.engine.selection import cohort_size
 from fedlib.engine.train import batches
-from fedlib.federation import Augmentation
-from fedlib.optim import Cosine, Optimizer, Schedule, Step, sgd
-from fedlib.values import value
 
 
 @value
@@ -188,19 +185,11 @@ def test_a_selection_is_a_clients_own_and_a_value():
     assert len(select(fed, Selection(1.0), 0, 0)) == 9
 
 
-DRAWN = {
-    Selection(5, weighted=True): [[0, 5, 3, 4], [5, 4, 0, 3], [5, 3, 4, 0]],
-    Selection(3, dropout=0.4): [[3], [1, 4], [4, 5, 1]],
-    Selection(3, available=0.5): [[4, 3], [5, 1, 3], [0]],
-    Selection(3, available=0.5, period=4): [[1], [5, 1, 4], [4, 3, 0]],
-}
-
-
-@pytest.mark.parametrize("how", DRAWN, ids=repr)
-def test_the_cohorts_that_stored_results_were_drawn_with(how):
+@pytest.mark.parametrize("code", GOLDEN["cohorts"])
+def test_the_cohorts_that_stored_results_were_drawn_with(code):
     """Of six clients the third is no member, the second has nothing and the fourth one example."""
     fed = replace(make_federation((4, 0, 7, 1, 9, 6)), members=np.array([0, 1, 3, 4, 5]))
-    assert [select(fed, how, 3, t).tolist() for t in range(3)] == DRAWN[how]
+    assert [select(fed, eval(code), 3, t).tolist() for t in range(3)] == GOLDEN["cohorts"][code]
 
 
 @value

@@ -11,14 +11,10 @@ from conftest import make_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlib import cores, data
+from fedlib import MLP, ByColumn, LocalHoldout, OptOut, Task, cores, data, sgd
 from fedlib.algorithms import FedAvg, FedMix, FedPer, PMMoE
 from fedlib.engine import costs, evaluate, play_round
 from fedlib.federation import OPTED_IN
-from fedlib.models import MLP
-from fedlib.optim import sgd
-from fedlib.partition import ByColumn, LocalHoldout, OptOut
-from fedlib.tasks import Task
 
 few = settings(max_examples=40)
 sizes_of = st.lists(st.integers(0, 7), min_size=1, max_size=6)
@@ -147,7 +143,7 @@ TINY, LARGE = 2000, 20_000
 
 
 @pytest.mark.parametrize("opt_out", [None, OptOut(0.3, share=0.5)], ids=["all", "some"])
-def test_a_large_client_among_many_costs_what_all_hold(opt_out):
+def test_a_large_client_among_many_costs_what_all_hold(places, opt_out):
     """Tables of clients x the largest client would be a hundred times the bound."""
     who, rng = np.r_[np.repeat(np.arange(TINY), 2), np.full(LARGE, TINY)], np.random.default_rng(0)
     x, y = rng.normal(size=(len(who), 2)).astype(np.float32), rng.integers(2, size=len(who))

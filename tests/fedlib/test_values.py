@@ -14,13 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.robustness import hyper
-from fedlib import values
+from fedlib import IID, MLP, Dirichlet, Experiment, LeNet, MatchedHoldout, Optimizer, Task, values
 from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
-from fedlib.models import MLP, LeNet
-from fedlib.optim import Optimizer
-from fedlib.partition import IID, Dirichlet, MatchedHoldout
-from fedlib.runs import Experiment
-from fedlib.tasks import Task
 from fedlib.values import PositiveInt, Share, UnknownName, from_code, from_dict, key_of, to_dict
 
 # Every field of every value of the library, but for those that a kind inherits: what it is when

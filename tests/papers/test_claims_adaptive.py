@@ -8,8 +8,7 @@ import pytest
 from rows import frame_of
 
 from companion.claims import FAILS, HOLDS, UNTESTED
-from fedlib import paths
-from fedlib.models import LeNet
+from fedlib import LeNet, paths
 from papers.adaptive import analysis, claims, experiments, tuning
 from papers.adaptive.experiments import ADAPTIVE, ALL_EQUAL, BEST, EAGER, MOE, REDRAWN, STOPPED
 from papers.scaled import FEDAVG, LOCAL, TUNED

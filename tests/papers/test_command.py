@@ -4,6 +4,7 @@ import re
 from unittest.mock import Mock
 
 import pytest
+from cases import refused
 
 from fedlib.runs import StoreError
 from papers.__main__ import app, main
@@ -44,19 +45,11 @@ def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, aske
     assert heard == [(asked, how)] and code == (3 if command == "results" else 0)
 
 
-WRONG = {
-    "figurs": "No such command 'figurs'. Did you mean .*'figures'",
-    "campaign --scale quik": "unknown scale 'quik'; .*did you mean 'quick'",
-    "campaign --section gate": "unknown section 'gate'; .*did you mean 'gates'",
-    "tasks 000/cifar10 --set a": "not the code of a value",
-}
-
-
-@pytest.mark.parametrize(("arguments", "said"), WRONG.items())
-def test_a_wrong_word_is_answered_by_the_nearest(capsys, arguments, said):
-    assert main(arguments.split()) == 2
+@refused("papers")
+def test_a_wrong_word_is_answered_by_the_nearest(capsys, code, message):
+    assert main(code.split()) == 2
     error = capsys.readouterr().err
-    assert re.search(said, error) and "Traceback" not in error
+    assert re.search(message, error) and "Traceback" not in error
 
 
 def test_what_fails_is_one_line_and_what_is_a_defect_is_not_hidden(monkeypatch, capsys):

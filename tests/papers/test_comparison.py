@@ -91,8 +91,7 @@ def test_claims_are_judged_by_what_is_measured():
 
 
 @pytest.mark.slow
-def test_costs_count_all_stages(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
+def test_costs_count_all_stages():
     how = {"seeds": 1, "rounds": 2}
     made = {m: EVERY_METHOD.experiments("quick", "digits", m, **how) for m in (FEDAVG, TUNED)}
     results = [(m, {}, [run(e, progress=False) for e in es]) for m, es in made.items()]

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows import initials, logged
 
-from fedlib.algorithms import ClusteredFedMix
+from fedlib import MLP, ClusteredFedMix, adam
 from fedlib.engine import play_round
-from fedlib.models import MLP
-from fedlib.optim import adam
 from papers import fedmix as names
 from papers.fedmix import analysis, claims, with_k
 from papers.fedmix.experiments import PERMUTED, PRIVACY

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
-from conftest import make_federation
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.robustness import odd
 from papers.pm_moe.experiments import neighbours
 from papers.pm_moe.features import purity
 from papers.pm_moe.gating import drawn, expected, promised
@@ -22,12 +21,9 @@ def test_neighbours_of_a_label_far_from_others_name_it():
 
 
 def test_the_neighbours_of_the_client_with_most_classes():
-    fed = make_federation((12, 12, 12, 12))
     held = ([0] * 12, [0] * 6 + [1] * 6, [0] * 5 + [1] * 7, [2] * 12)
-    for row, labels in enumerate(held):
-        fed.train.y[fed.train.client(row)] = torch.tensor(labels)
     # Five examples of a class are too few to count: so client 1 and not 2.
-    assert neighbours(fed) == (1, 2, 3)
+    assert neighbours(odd.federation(held)) == (1, 2, 3)
 
 
 # Theorem 3.1 of 004: bound, exact expectation, and draws.

@@ -8,9 +8,8 @@ import torch
 from rows import settings_of
 
 from companion.sections import SCALES
+from fedlib import IID, LabelPermuted, MatchedHoldout, Rotated, paths
 from fedlib import data as datasets
-from fedlib import paths
-from fedlib.partition import IID, LabelPermuted, MatchedHoldout, Rotated
 from fedlib.tasks import Task, rotate
 from fedlib.values import from_code
 from papers import named as tasks

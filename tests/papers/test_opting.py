@@ -7,12 +7,9 @@ import pytest
 import torch
 from test_opt_out import TASK, patients, same_bits
 
+from fedlib import MLP, ByColumn, FastText, FedAvg, LocalHoldout, OptOut, Task
 from fedlib import data as datasets
-from fedlib.algorithms import FedAvg
 from fedlib.federation import OPTED_IN
-from fedlib.models import MLP, FastText
-from fedlib.partition import ByColumn, LocalHoldout, OptOut
-from fedlib.tasks import Task
 from papers.specialists.opting import tampered, trace
 
 KINDS = {"numbers": MLP((5,)), "pictures": MLP((5,)), "texts": FastText(12, 4)}
@@ -44,9 +41,8 @@ def test_only_what_opted_out_is_tampered_with():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("opt_out", [OptOut(0.25), OptOut(1.0, share=0.5)], ids=["all", "some"])
-def test_nothing_is_fitted_to_what_opted_out_or_is_tested_on(kind, opt_out, tmp_path, monkeypatch):
+def test_nothing_is_fitted_to_what_opted_out_or_is_tested_on(kind, opt_out, places):
     """Whatever becomes of them before they are added, the others' inputs and model stay as is."""
-    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
     task = "patients", ByColumn("hospital"), KINDS[kind], LocalHoldout(test=0.3, validation=0.2)
     x, y, columns = patients(kind)
     datasets.add("patients", (x, y, columns))

@@ -11,8 +11,7 @@ from rows import frame_of
 
 from companion import plotting
 from companion.claims import FAILS, HOLDS
-from fedlib.models import MLP
-from fedlib.runs import run_with_state
+from fedlib import MLP, run_with_state
 from papers import pm_moe
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis
 from papers.pm_moe.analysis import PARTS, called, gains, made_of, printed, ranks, scores, varied
@@ -295,8 +294,7 @@ def test_from_ones_own_head_to_the_mean_of_all():
     assert found == {"local test sets": [1.0, 1.0, 0.5, 0.5], "global test set": [0.5] * 4}
 
 
-def test_heads_and_bases_are_those_of_clients(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
+def test_heads_and_bases_are_those_of_clients():
     names = (f"{m}, S = 0" for m in ("FedPer", "LG-FedAvg"))
     per, lg = (PRIVATE_PARTS.experiments("quick", "digits", n, rounds=1)[0] for n in names)
     fed, (_, state) = per.task.build(0), run_with_state(per, progress=False)

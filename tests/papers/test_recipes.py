@@ -7,8 +7,7 @@ import pytest
 from rows import settings_of
 
 from companion.sections import SCALES
-from fedlib import paths
-from fedlib.algorithms import FedAvg, FedMix, Newcomers, PrunedFedMix
+from fedlib import FedAvg, FedMix, Newcomers, PrunedFedMix, paths
 from fedlib.engine.selection import cohort_size
 from fedlib.runs import exported
 from fedlib.runs.exported import places

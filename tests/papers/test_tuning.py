@@ -6,9 +6,7 @@ import pytest
 from playing import SKEWED
 from small import running
 
-from fedlib.algorithms import FedAvg
-from fedlib.optim import sgd
-from fedlib.runs import Experiment, find
+from fedlib import Experiment, FedAvg, find, sgd
 from papers.adaptive.tuning import Choice, Uniform, score
 from papers.adaptive.tuning import search as search_function
 
