@@ -246,7 +246,7 @@ def test_three_ways_to_test():
     mean = ways.groupby(["method", "way"], sort=False)["value"].mean()
     assert list(mean[FEDMIX].index) == list(analysis.WAYS)
     assert mean[FEDMIX].tolist() == pytest.approx([0.95, 0.15, 0.9, 0.85])
-    assert list(mean[FEDAVG].index) == [analysis.AFTER, analysis.BEFORE]
+    assert list(mean[FEDAVG].index) == [analysis.BEFORE, analysis.AFTER]
     fields = analysis.by_way({"here": ways})
     assert [*fields] == [f"here\n{way}" for way in analysis.WAYS]
     assert {*fields[f"here\n{analysis.BEFORE}"]["method"]} == {FEDAVG, FEDMIX}
