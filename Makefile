@@ -24,7 +24,7 @@ endif
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 # The instruction set that all x86-64 processors with AVX2 share, as fedlib pins it: the same bits on
-# all of them, also where torch is imported before it. FEDLIB_PIN=0 frees it.
+# all of one maker, also where torch is imported before it. FEDLIB_PIN=0 frees it.
 ifneq ($(FEDLIB_PIN),0)
 ifneq ($(shell grep -om1 avx2 /proc/cpuinfo 2>/dev/null),)
 export ATEN_CPU_CAPABILITY ?= avx2
@@ -98,7 +98,7 @@ plan: $(ENV)  ## the campaign's blocks and what is done; of SCALE, SECTIONS or B
 campaign: $(ENV)  ## train BLOCKS of the campaign in their order, or all, and continue them
 	$(PY) -m papers campaign $(if $(BLOCKS),,$(foreach n,1 2 3 4 5 6 7 8 9 10 11 12 13 14 15,--block $(n))) $(CAMPAIGN)
 
-paper: $(ENV)  ## train all of them, on this machine's GPU or on a Ray cluster (RAY_ADDRESS=)
+paper: $(ENV)  ## train all of SCALE (the papers' own) or SECTIONS of it, on this machine's GPU or on a Ray cluster (RAY_ADDRESS=)
 	$(PY) -m papers campaign $(CAMPAIGN)
 
 report: $(ENV)  ## write the scorecard, and what was found: FINDINGS.md

@@ -1,4 +1,4 @@
-"""An algorithm of one's own: each client also pulls its weights towards zero, less and less.
+"""An algorithm of one's own: each client also pulls its weights towards zero.
 
 The loss is that of ONE client on ONE mini-batch; the engine runs it for a whole cohort. What each
 method is given is written in fedlib/engine/protocol.py, and tests/fedlib/playing.py shows how a

@@ -43,7 +43,8 @@ def plane(
             form = style.form_of(str(method))
             ax.plot(rows["mean_x"], rows["mean_y"], form, color=colour, label=method, ms=5)
             mine = numbers[(numbers["method"] == method) & numbers["metric"].isin([x, y])]
-            of = ["seed", *{by, *_places(name, mine)}, "metric"]
+            places = {"seed", by, *style.untrained_of(name, mine)[1]} - {"method"}
+            of = [*sorted(places), "metric"]
             runs = mine.groupby(of, dropna=False)["value"].mean().unstack().reset_index()
             ax.plot(runs[x], runs[y], ".", color=colour, alpha=0.4, markersize=3)
             style.mark_untrained(ax, name, runs.assign(method=method), x, y)
@@ -55,12 +56,6 @@ def plane(
         return pd.concat([both, floor])
 
     return fields(panels, draw, (3.4, 3.6), **labels)
-
-
-def _places(name: str, rows: pd.DataFrame) -> list[str]:
-    """Return the columns that tell where the runs stand of which some did not train."""
-    gone = getattr(name, "untrained", rows[:0])
-    return [c for c in gone.columns if c in rows and c not in ("method", "seed", "metric", "value")]
 
 
 def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:

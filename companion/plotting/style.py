@@ -170,9 +170,9 @@ def findings(
     real, told = "", ""
     for name, rows in panels.items():
         rows = rows[rows["method"].isin([method, other])]
-        gone = getattr(name, "untrained", rows[:0])
-        keys = [c for c in gone.columns if c in rows and c not in ("method", "why")]
+        gone, keys = untrained_of(name, rows)
         if len(gone):  # a pair is left out
+            keys = [key for key in keys if key != "method"]
             left = rows.merge(gone[keys].drop_duplicates(), on=keys, how="left", indicator=True)
             rows = rows[left["_merge"].eq("left_only").to_numpy()]
         if rows["method"].nunique() == 2:
@@ -188,13 +188,21 @@ def findings(
     return real or told
 
 
+def untrained_of(name: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Return the runs of a field that did not train, and the columns of ``rows`` that tell which.
+
+    ``name`` is the field's title, which knows them if it is a panel's.
+    """
+    runs = getattr(name, "untrained", pd.DataFrame())
+    return runs, [c for c in runs.columns if c in rows and c != "why"]
+
+
 def mark_untrained(ax: Axes, name: str, rows: pd.DataFrame, x: str, y: str) -> None:
     """Cross out the runs of a field that did not train; ``name`` is its title.
 
     ``rows`` have columns method, seed, x, y, and places of runs.
     """
-    runs = getattr(name, "untrained", rows[:0])
-    keys = [c for c in runs.columns if c in rows and c != "why"]
+    runs, keys = untrained_of(name, rows)
     if len(runs) and len(gone := rows.merge(runs[keys].drop_duplicates(), on=keys)):
         ax.plot(gone[x], gone[y], "x", color="black", ms=6, zorder=3, label=UNTRAINED)
 

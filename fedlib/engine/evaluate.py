@@ -128,8 +128,8 @@ def evaluate_global(
     def hits(block: Tensor) -> int:
         code = encoded.of(block)
         groups = rows.split(costs.predicted_together(fed, code, len(block)))
-        say = lambda net, params, ctx, _: algorithm.client_output(net, params, ctx, code)  # noqa: E731
-        each = (ask(say, i, {}) for i in groups)
+        output_of = lambda net, w, ctx, _: algorithm.client_output(net, w, ctx, code)  # noqa: E731
+        each = (ask(output_of, i, {}) for i in groups)
         first, log_p = next(each), log_share.expand(-1, len(block))
         said: Iterable[Params] = chain([first], each)
         if LOG_DENSITY in first:  # only then are all held at once: as small as FedMix's gates are

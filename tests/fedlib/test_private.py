@@ -27,6 +27,14 @@ def test_a_secure_sum_is_the_sum(of):
     close(plain.shared, masked.shared, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("of", SUMMED, ids=repr)
+def test_what_wraps_an_algorithm_asks_what_that_asks(of):
+    """Of label shares, too, without which FedMix's server cannot step."""
+    for wrapped in (alg.Private(of=of), alg.SecureSum(of=of)):
+        assert wrapped.shares_asked == of.shares_asked
+        assert wrapped.federates == of.federates and wrapped.phases() == of.phases()
+
+
 def test_masks_hide_every_part_and_leave_no_trace_in_the_sum():
     secure, parts = alg.SecureSum(bits=16), torch.randn(5, 4000)
     sent = secure.masked(parts)
