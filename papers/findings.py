@@ -250,10 +250,10 @@ def line() -> str:
     full = len(measured) - small - int(measured.eq(UNTRAINED).sum())
     agree = f", where {(measured == AGREES).sum()} agree" if full else ""
     return (
-        f"Of {held + fails + open_} claims of the papers that were tested on their data {held} hold, "
-        f"{fails} do not hold and {open_} are undecided. Of {total} published numbers {full} were measured at "
-        f"their own scale{agree}; {small} in smaller settings, where only the order "
-        "of methods can be compared."
+        f"Of {held + fails + open_} claims of the papers that were tested on their data {held} "
+        f"hold, {fails} do not hold and {open_} are undecided. Of {total} published numbers {full} "
+        f"were measured at their own scale{agree}; {small} in smaller settings, where only the "
+        "order of methods can be compared."
     )
 
 
