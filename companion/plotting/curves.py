@@ -150,9 +150,11 @@ def over(
         hollow(ax, (printed or {}).get(name, numbers[:0]), x, "value")
         if level is not None:
             ax.axhline(level, **style.MARK)
-            ax.update_datalim([(numbers[x].min(), level + d) for d in (-least, least)])
         style.draw_floor(ax, floor["value"], floor[x])
         style.fit(ax, numbers["value"], floor["value"])
+        if level is not None:
+            low, high = ax.get_ylim()
+            ax.set_ylim(min(low, level - least), max(high, level + least))
         title = f"{name}, {style.seeds_of(shown)}" if seeds else name
         ax.set(title=title, xscale="log" if log else "linear")
         places = sorted(shown[x].unique())

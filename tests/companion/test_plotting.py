@@ -91,6 +91,14 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert plotting.findings(trained, "a", "b") == "a minus b: +10.0 points, 2 seeds"
 
 
+def test_noise_about_a_level_is_not_stretched_to_the_height_of_a_field():
+    rows = pd.DataFrame([("a", s, x, 1e-4 * s * x) for s in range(3) for x in (1, 2)])
+    fields = {"here": rows.set_axis(["method", "seed", "k", "value"], axis=1)}
+    figure, _ = plotting.over(fields, x="k", level=0, least=0.01)
+    low, high = figure.axes[0].get_ylim()
+    assert low <= -0.01 and high >= 0.01
+
+
 def test_a_run_is_crossed_only_where_it_stands():
     rows = [("a", seed, q, 0.2, m, 0.5) for seed in range(3) for q in (0.0, 0.9) for m in "xy"]
     table = pd.DataFrame(rows, columns=["method", "seed", "q", "p", "metric", "value"])
