@@ -157,18 +157,22 @@ def over(
             ax.set_ylim(min(low, level - least), max(high, level + least))
         title = f"{name}, {style.seeds_of(shown)}" if seeds else name
         ax.set(title=title, xscale="log" if log else "linear")
-        places = sorted(shown[x].unique())
-        if log and len(places) <= FEW:
-            ax.set_xticks(places, [f"{place:g}" for place in places])
-            ax.minorticks_off()
-        elif all(float(place).is_integer() for place in places):
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _tick(ax, sorted(shown[x].unique()), log)
         if not len(floor):
             return shown
         by = ("method",) if floor[x].isna().all() else ("method", x)
         return pd.concat([shown, bands(floor, by=by)])
 
     return fields(panels, draw, (3.0, 2.9), **labels)
+
+
+def _tick(ax: Axes, places: list[float], log: bool) -> None:
+    """Mark a few places on a logarithmic axis of x each, and whole numbers by whole numbers."""
+    if log and len(places) <= FEW:
+        ax.set_xticks(places, [f"{place:g}" for place in places])
+        ax.minorticks_off()
+    elif all(float(place).is_integer() for place in places):
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def cumulative(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
