@@ -1,7 +1,7 @@
 """What a notebook shows: the methods of a section on the data sets of a scale, side by side."""
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -152,14 +152,16 @@ def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
     """Return a panel per data set of ``scale`` from results that are there, training nothing.
 
     While a campaign is under way methods have different seeds: see ``comparable``. What is there is
-    shown, and what is not is listed as ``absent``.
+    shown, and what is not is listed as ``absent``. A data set of which one end of a range is still
+    to be trained has no panel: what skew or exploration is worth cannot be told of one end alone,
+    and a mean over a part of the range is no mean over the range.
     """
     shown = []
     for name, setting in section.settings(scale).items():
         asked = section.by_run(scale, name, methods)
         found = [(run, [find(e) for e in every]) for run, every in asked]
         there = comparable(found)
-        if there:
+        if there and _ends(there) == _ends(found):
             frame = together((run.method, run.where, results) for run, results in there)
             gone = _absent(found, {run.method for run, _ in there})
             given_up = {run.method for run, _ in lost(section, scale, name)}
@@ -167,6 +169,12 @@ def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
             missing: dict[str, Any] = {"absent": gone, "untrained": untrained(there)}
             shown.append(Panel(name, scale, setting, frame, trained=False, **missing))
     return shown
+
+
+def _ends(runs: Iterable[tuple[Run, Any]]) -> dict[Any, tuple[float, float]]:
+    """Return the least and the largest number at which runs stand, by what it is of."""
+    places = pd.DataFrame([run.where for run, _ in runs]).select_dtypes("number")
+    return {name: (column.min(), column.max()) for name, column in places.items()}
 
 
 def _absent(

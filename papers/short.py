@@ -88,9 +88,7 @@ CLAIMS: dict[str, Callable[[Panel], Sequence[Claim]]] = {
     "specialists": lambda p: specialists.generalisation_claims(two_experts.of_panel(p)),
     "first_version": lambda p: specialists.first_version_claims(two_experts.of_panel(p)),
     "opt_out": lambda p: specialists.opt_out_claims(two_experts.of_panel(p)),
-    "adaptive": lambda p: (
-        adaptive.adaptive_claims(clusters.scores(p.frame)) if clusters.has_both_ends(p) else []
-    ),
+    "adaptive": lambda p: adaptive.adaptive_claims(clusters.scores(p.frame)),
     "adaptive_rotated": lambda p: adaptive.recovery_claims(p.frame),
     "adaptive_writers": lambda p: adaptive.writer_claims(p.frame),
     "fourteen": _fourteen,

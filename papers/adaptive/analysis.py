@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from companion import frames
-from companion.panels import Panel
 from papers.adaptive.experiments import BEST, MOE
 from papers.published import published
 from papers.scaled import LOCAL, MAJORITY
@@ -44,17 +43,6 @@ def sizes(frame: pd.DataFrame) -> pd.DataFrame:
     count = rows.groupby([*run, "expert"], dropna=False)["value"].sum().reset_index()
     ranks = count.groupby(run, dropna=False)["value"].rank(ascending=False, method="first")
     return count.assign(rank=ranks).drop(columns="expert")
-
-
-def has_both_ends(panel: Panel) -> bool:
-    """Return whether mixtures stand at both ends of p and of exploration.
-
-    While the runs of Table 2 are trained some are stored first. What exploration or skew is worth
-    cannot be told of one end alone.
-    """
-    wanted = {"p": panel.setting.ps, "eps": panel.setting.eps}  # type: ignore[attr-defined]
-    rows = panel.frame[panel.frame["method"] == MOE]
-    return all({min(ends), max(ends)} <= {*rows[c].unique()} for c, ends in wanted.items())
 
 
 def at_most(table: pd.DataFrame, *columns: str) -> pd.DataFrame:

@@ -8,7 +8,6 @@ import pytest
 from rows import frame_of
 
 from companion.claims import FAILS, HOLDS, UNTESTED
-from companion.panels import Panel
 from fedlib import LeNet, paths
 from papers.adaptive import analysis, claims, experiments, tuning
 from papers.adaptive.experiments import ADAPTIVE, ALL_EQUAL, BEST, EAGER, MOE, REDRAWN, STOPPED
@@ -37,16 +36,6 @@ def ways(js=(3,), **where):
         at = {**where, "method": m, "J": j, "eps": eps}
         rows += [{**at, "value": v - worse, "wide": wide}] * (not eps or j > 1)
     return rows
-
-
-def test_one_end_of_skew_or_exploration_says_nothing_of_either():
-    """While Table 2 is trained, the best cluster of no exploration is no rival of itself."""
-    setting = ADAPTIVE.settings("quick")["digits"]
-    rows = [row for p in setting.ps for row in ways(p=p)]
-    for gone, whole in (({}, True), ({"eps": 0.33}, False), ({"p": setting.ps[-1]}, False)):
-        left = [row for row in rows if not gone or any(row.get(k) != v for k, v in gone.items())]
-        panel = Panel("digits", "quick", setting, pd.DataFrame(left), trained=False)
-        assert analysis.has_both_ends(panel) == whole
 
 
 def table_2(ps=(0.2, 1.0), seeds=3):
