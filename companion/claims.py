@@ -59,7 +59,7 @@ among all claims that notebooks have tested on real data; a test holds it agains
 BySeed = Mapping[int, float]
 MOST_MOVED = 0.05
 """The share of trained verdicts that may leave their boundary, or reach it, by chance."""
-VERDICTS = "verdicts.csv"  # beside the notebooks; `make notebooks` writes it
+VERDICTS = "verdicts.csv"  # next to the notebooks; `make notebooks` writes it
 COLUMNS = ("notebook", "tested on", "claim", "verdict", "clear", "p")
 
 
@@ -338,7 +338,7 @@ def compare(folder: Path, numbers: Sequence[str] = ()) -> bool:
     """Print in what the verdicts in a folder of figures differ from the stored ones.
 
     Of the notebooks of these ``numbers`` ("07"), or of all.
-    Returns whether they agree. Where runs are trained anew a close call may become undecided or
+    Returns whether they agree. Where runs are trained again a close call may become undecided or
     cease to be so, one verdict in twenty at most. All else contradicts: another verdict, and a
     claim that only one execution tests.
     """

@@ -158,7 +158,7 @@ def run(
 def _started(
     source: Path, target: Path, values: Mapping[str, object], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start papermill on a notebook, which says what it does in a log beside its copy."""
+    """Start papermill on a notebook, which says what it does in a log next to its copy."""
     copy = str(target.with_suffix(_FAILED))
     command = [sys.executable, "-m", "papermill", str(source), copy, "-k", "python3", "--cwd"]
     command += [str(source.parent), "--start-timeout", "120", "--log-output", "--no-progress-bar"]

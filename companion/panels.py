@@ -92,8 +92,8 @@ def panels(
     """Return one panel per data set of ``scale``, training the runs that are not stored.
 
     ``methods`` that a data set does not have are left out there; none are all. At the quick scale
-    the exported results of larger scales follow, as far as they are there (``Section.beside``):
-    what a newcomer's machine has just computed beside what the paper's data give. ``larger`` are
+    the exported results of larger scales follow, where stored (``Section.beside``):
+    what a reader's machine has just computed next to what the paper's data give. ``larger`` are
     methods that the quick scale leaves out. FEDLIB_STORED=1 asks for what is stored of a larger
     scale: nothing is trained then; NothingStored if that is nothing.
     """
@@ -227,7 +227,7 @@ def costs(section: Section, panel: Panel, *, seeds: int = 0, rounds: int = 0) ->
 
     Of a section that runs each method at one place. Columns method, seed; megabytes that all
     clients sent and received, seconds of training on the machine that trained it, and client_mib,
-    what a client holds in the end (NaN where older runs did not say).
+    what a client holds after the last round (NaN where older runs did not say).
     """
     rows = []
     every = section.by_run(panel.scale, panel.dataset, seeds=seeds, rounds=rounds)

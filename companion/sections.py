@@ -72,7 +72,7 @@ class Section:
     """The experiments of a section: settings by scale and data set, and what is run on each.
 
     ``plan`` returns the runs of a setting of a data set. ``beside`` are the larger scales whose
-    stored results a notebook shows beside those of the quick scale.
+    stored results a notebook shows next to those of the quick scale.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a notebook tells beside its figures: what ran, and the code that ran."""
+"""What a notebook has between its figures: what ran, and the code that ran."""
 
 import ast
 import inspect
@@ -19,13 +19,13 @@ from fedlib.models import Net
 from fedlib.optim import Optimizer
 from fedlib.values import as_code
 
-MOST_SHOWN = 4  # different values of one thing, beside each other
+MOST_SHOWN = 4  # different values of one thing, next to each other
 WHOLE = "paper"
 _OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
 
 def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
-    """Return what ran, a column per panel, and beside it the paper's own setting.
+    """Return what ran, a column per panel, and next to them the paper's own setting.
 
     That is of the same data set, or else of its first one. Its seeds are left out: they are this
     project's, while papers mostly ran once. What diverged stands in a row of its own.
@@ -85,7 +85,7 @@ def _optimiser(one: Optimizer) -> str:
 
 
 def _several(values: Iterable[object]) -> str:
-    """Return different values beside each other, in the order in which they come."""
+    """Return different values next to each other, in the order in which they come."""
     known = [*dict.fromkeys(map(str, values))]
     return "; ".join([*known[:MOST_SHOWN], *["..."][: len(known) - MOST_SHOWN]])
 

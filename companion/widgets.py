@@ -96,7 +96,7 @@ class Explorer(w.VBox):
 
 
 def explorer(draw: Callable[..., Figure], *, moves: str = "", **controls: w.Widget) -> w.VBox:
-    """Return controls above a figure: ``draw(**values)`` is called anew when a value changes.
+    """Return controls above a figure: ``draw(**values)`` is called again when a value changes.
 
     A page without a kernel shows the first figure, or if a control ``moves``, one that chooses
     among options, figures of all its options, drawn here: the other controls stand still there. A
@@ -176,7 +176,7 @@ def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None
     """Return a live view of q(z|y) forming while ``experiment`` trains: play, stop, step, scrub.
 
     ``settings`` are fields of its algorithm with the widgets that set them; another value trains a
-    new run as far as the one before. A page without a kernel shows the experiment as it is stored.
+    new run up to the same round. A page without a kernel shows the experiment as it is stored.
     """
     start = min(8, experiment.rounds)  # by then what is set can be told apart by eye
     at = w.IntSlider(start, 0, experiment.rounds, description="round", continuous_update=False)

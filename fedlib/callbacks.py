@@ -17,7 +17,7 @@ from fedlib.values import to_dict
 class CSV:
     """Write a row for every metric and round into a file: round, metric, value.
 
-    A run that goes on writes on; one that begins writes the file anew.
+    A run that goes on writes on; one that begins overwrites the file.
 
     Args:
         path: the file; its folder is there.

@@ -30,7 +30,7 @@ import torch
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
-MIN_SECONDS = 0.05  # of work beside the first item, below which copies take longer than they save
+MIN_SECONDS = 0.05  # of work after the first item, below which copies take longer than they save
 
 _THREADS = "/proc/self/task"
 
@@ -42,7 +42,7 @@ _pace: dict[str, float] = {}  # seconds per item of each kind, as it was last me
 def all_cores(device: torch.device, cohort: Any) -> Iterator[None]:
     """Let ``parallel_map`` use as many processes as torch has threads, with one thread in each.
 
-    Nothing changes on a GPU and beside one (whose threads no copy would have), for one client, or
+    Nothing changes on a machine with a GPU (whose threads no copy would have), for one client, or
     where processes cannot be forked safely: not on Linux, or by a daemon of multiprocessing's.
     """
     global _cores
@@ -156,7 +156,7 @@ def _spread(
 
 
 def _work(fn: Callable[[int], tuple[int, Any]], begun: Any, end: int) -> Iterator[tuple[int, Any]]:
-    """Take one number after the other; the first that fails is everybody's last."""
+    """Take one number after the other; the first that fails ends all."""
     global _cores
     while True:
         with begun.get_lock():

@@ -23,7 +23,7 @@ OPTED_IN = "opted_in"  # side information: 1 for a training example that may tak
 
 @value
 class Augmentation:
-    """Any batched function of training examples, drawn anew for every batch; this one does nothing.
+    """Any batched function of training examples, drawn for every batch; this one does nothing.
 
     One's own is a value that inherits from this one and overrides ``__call__``. It is given what a
     data set stores: uint8 ``[N, H, W, C]``, float32 ``[N, ...]`` or int32 tokens ``[N, T]``, and
@@ -47,7 +47,7 @@ class Augmentation:
 class CropFlip(Augmentation):
     """A crop of the image's own size from a black border, and a mirror image half of the time.
 
-    Drawn anew for every batch. ``padding`` is the border's width in pixels (4: 000, CIFAR-100;
+    Drawn for every batch. ``padding`` is the border's width in pixels (4: 000, CIFAR-100;
     He et al., 2016).
 
     >>> from dataclasses import replace
@@ -272,7 +272,7 @@ class Federation:
     validation, which ``full_view`` makes a view of (``everything``). An algorithm that federates
     gets ``participating_view()``, which has no ``home`` and no tests of those who stay out either.
 
-    ``ranks`` is what a data set's token ids have become, where these were ranked anew.
+    ``ranks`` is what a data set's token ids have become, where these were ranked for it.
     ``balanced`` is a test set that all clients share, if there is one. ``source`` names the data
     and their fingerprint. ``kinds`` is how many values
     side information can take, by name, so that it need not be counted on what someone holds.
@@ -293,7 +293,7 @@ class Federation:
     kinds: dict[str, int] = field(default_factory=dict)
     home: tuple[Table, Table] | None = field(default=None, repr=False)
     everything: bool = False
-    # What a changed copy (``replace``) computes anew: counts, and the other views.
+    # What a changed copy (``replace``) computes for itself: counts, and the other views.
     _shares: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     _inside: Federation | None = field(default=None, init=False, repr=False)
     _home: Federation | None = field(default=None, init=False, repr=False)

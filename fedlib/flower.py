@@ -162,7 +162,7 @@ def client_app(mine: Mine = of_task) -> ClientApp:
 def consenting(e: Experiment, fed: Federation, context: Context) -> Federation:
     """Return a client's federation without what the experiment's ``OptOut`` takes from that client.
 
-    And without what it keeps at home itself: the share ``opt_out`` of the node's configuration (1:
+    And without what it withholds itself: the share ``opt_out`` of the node's configuration (1:
     all), the same examples whatever the server asks. No message changes that.
     """
     home, me = fed.full_view(), int(fed.ids[0])
@@ -413,7 +413,7 @@ def play(
     if type(algorithm).decide is Algorithm.decide:  # else clients decide, and tell in their message
         state = algorithm.before_round(fed, state, where)
     common = algorithm.broadcast(fed, state)
-    # What a client can make of what it is sent is not sent beside it.
+    # What a client can make of what it is sent is not sent with it.
     common = {n: c for n, c in common.items() if not any(c is s for s in state.shared.values())}
     down = {}
     for row in rows.tolist():

@@ -55,7 +55,7 @@ def keep_freed() -> None:
     """Let this process keep the memory that it frees, for good, where its C library can.
 
     A step of training frees its gradients and asks for as much again. Given back to the system in
-    between, every page must be cleared anew, which can double the time of a wide layer. That is the
+    between, every page must be cleared, which can double the time of a wide layer. That is the
     business of the command line and of a sweep's workers, whose processes do nothing but train.
     """
     if platform.libc_ver()[0] == "glibc":

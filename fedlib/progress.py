@@ -46,7 +46,7 @@ def callback(progress: bool | Watcher, text: str, total: int, done: int) -> Iter
 
 
 class Tally:
-    """Counts the runs of a sweep on a bar, beside what was last heard of one.
+    """Counts the runs of a sweep on a bar, next to what was last heard of one.
 
     ``names`` are the runs by key. Drawn in a terminal or notebook; a log gets a line for each run.
     """

@@ -43,7 +43,7 @@ def value(*, kind: str) -> Callable[[type[T]], type[T]]: ...
 def value(cls: Any = None, *, kind: str = "") -> Any:
     """Make ``cls`` a frozen dataclass whose fields are type-checked and whose repr is code.
 
-    What a field may be is written beside its type: ``PositiveInt``, ``Annotated[float, "[0, 1)"]``
+    What a field may be is written next to its type: ``PositiveInt``, ``Annotated[float, "[0, 1)"]``
     or ``Annotated[str, ("last", "best")]``, an interval for a number that is not None or for every
     one of a tuple, which must not be empty, or legal names. This and a method ``check(self)`` run
     after the type checks and raise ValueError for a value out of range. A class from outside that

@@ -108,7 +108,7 @@ def results(scale: Scale = "standard") -> None:
 
 @app.command()
 def report() -> None:
-    """Write the scorecard: every published number and claim beside what was measured."""
+    """Write the scorecard: every published number and claim next to what was measured."""
     scorecard.main(REGISTRY)
 
 

@@ -140,7 +140,7 @@ OWN, WORST, ALL, NEW = "local test sets", "worst tenth", "global test set", "uns
 
 
 def standings(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return every run's accuracies in the end, four to a run: method, seed, kind, value.
+    """Return every run's accuracies after the last round, four to a run: method, seed, kind, value.
 
     "local test sets" is the mean over clients, "worst tenth" that of the tenth with the lowest,
     "global test set" the mean over clients on the union of these, "unseen client" what all of them

@@ -258,7 +258,7 @@ def line() -> str:
 
 
 def written(text: str) -> str:
-    """Return README's text with what stands between the marks made anew."""
+    """Return README's text with what stands between the marks replaced."""
     parts = iter((line(), table()))
     begin, end = map(re.escape, MARKS)
     fill = f"{MARKS[0]}\n{{}}\n{MARKS[1]}"

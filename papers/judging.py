@@ -61,7 +61,7 @@ def compared(
     paper: str, rows: Iterable[Mapping[str, str]], at: Mapping[str, Callable[..., Any]], /,
     **words: Any,
 ) -> list[Claim]:  # fmt: skip
-    """Test rows of ``papers/compared.csv``: what one method has beside what another one has.
+    """Test rows of ``papers/compared.csv``: what one method has and what another one has.
 
     ``at`` are functions by what is compared, of a method and of where it stands. A side is both of
     them, "IFCA; p=high; eps=0", or a bound; a place is a number, or one of the ``words``, which

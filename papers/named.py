@@ -5,7 +5,7 @@ it says enough (docs/READINGS.md has the rest). ``standard`` uses real data with
 examples or a smaller network, so that a CPU can play hundreds of rounds; where the full set is not
 at hand it names a sample. ``quick`` is the same idea on scikit-learn's digits. What a
 setting is about, and its options, a majority fraction for one, stand in its paper's
-``settings.toml`` beside its code.
+``settings.toml`` next to its code.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""What lies beside this file as data: the papers' numbers, words, settings, and the campaign."""
+"""What is kept as data: the papers' numbers, words, settings, and the campaign."""
 
 import tomllib
 from functools import cache
@@ -10,7 +10,7 @@ import pandas as pd
 
 @cache
 def words(name: str, *index: str) -> dict[Any, dict[str, str]]:
-    """Return a table of words that lies beside this file: its rows by columns, or by number."""
+    """Return a table of words that lies next to this file: its rows by columns, or by number."""
     with files("papers").joinpath(name).open("rb") as file:
         rows = pd.read_csv(file, dtype=str, keep_default_na=False)
     by = rows.set_index([*index], drop=False) if index else rows

@@ -8,7 +8,7 @@ They are filled from the results of the standard scale, by the claims that noteb
     [[section/dataset | claim]]          the number, its interval and its seeds
     [[section/dataset | claim | holds]]  the same, of a claim that "holds", "does not hold" or is
                                          "tested" at all; with a minus before it the negative
-    [[section/dataset]]                  how many seeds, and rounds beside the paper's
+    [[section/dataset]]                  how many seeds, and rounds, and the paper's
     [[finding | number]]                 a number of `papers.findings`
 
 ``claim`` is how its text begins; "..." in it stands for anything. What is filled in takes the side

@@ -1,7 +1,7 @@
 """How methods and data sets look in every figure of the papers.
 
 `papers/theme.csv` has a method's place in the colour-blind palette and its dash, in the order of
-legends, and at its end what is no method, or drawn beside its like; `papers/titles.csv` how people
+legends, and at its end what is no method, or drawn with its like; `papers/titles.csv` how people
 write what code calls otherwise.
 """
 

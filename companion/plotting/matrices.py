@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from companion.plotting import style
 from companion.plotting.style import Drawn, Style, fields
 
-NARROWEST = 3.6  # inches: beside labels and colour bar two matrices still have room for titles
-LIGHTEST = 0.25  # the shade of a share near 0, beside 1 for the largest
+NARROWEST = 3.6  # inches: with labels and colour bar two matrices still have room for titles
+LIGHTEST = 0.25  # the shade of a share near 0, where 1 is that of the largest
 
 
 def heatmaps(

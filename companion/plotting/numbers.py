@@ -1,4 +1,4 @@
-"""Numbers by method: best at the top, by a place, in rows with their range; beside their floor."""
+"""Numbers by method: best at the top, by a place, in rows with their range; and their floor."""
 
 from collections.abc import Collection, Mapping, Sequence
 from textwrap import fill

@@ -32,7 +32,7 @@ def plane(
     ``panels`` maps a panel's title to a frame with columns method, seed, ``by``, metric and value,
     of which the metrics ``x`` and ``y`` are drawn.
     ``printed`` are a paper's numbers in the same form, without seeds, drawn hollow. The floor is a
-    thin line, with its values of ``by`` beside it.
+    thin line, with its values of ``by`` next to it.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Every published number and every claim beside what was measured: `make report`."""
+"""Every published number and every claim next to what was measured: `make report`."""
 
 import re
 from collections import defaultdict

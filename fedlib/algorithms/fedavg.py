@@ -196,7 +196,7 @@ class FedAvg(Algorithm):
         return Prediction.single(code["logp"] if "logp" in code else net.logp(params, code["x"]))
 
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
-        """Return a client's prediction p(y|x, s) for a newcomer's examples."""
+        """Return a client's prediction p(y|x, s) for a new client's examples."""
         return {"p": self.predict(net, params, ctx, code).logp.exp()}
 
     def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:

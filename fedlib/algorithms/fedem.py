@@ -32,7 +32,7 @@ class FedEM(FedAvg):
 
     ``experts`` is K. FedMix's nearest relative: it has a gate that looks at x where this has the
     shares pi_s, a q that labels share, and weighs a client's expert by p(s|z), where this has p(s).
-    A newcomer gets the mean of the shares. With K = 1 this is FedAvg.
+    A new client gets the mean of the shares. With K = 1 this is FedAvg.
 
     Reference: Marfoq, Neglia, Bellet, Kameni and Vidal, Federated multi-task learning under a
     mixture of distributions, NeurIPS 2021 (algorithm 1; K is their M). Components start

@@ -140,7 +140,7 @@ class FedMix(FedAvg):
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
 
     def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
-        """Return what experts say instead of the examples, where these stand still."""
+        """Return what experts predict instead of the examples, where these stand still."""
         if not any(name.startswith(EXPERTS) for name in frozen):
             return NOTHING
         return Precomputed({}, self.encode(net, frozen, batch.x))
@@ -274,7 +274,7 @@ def in_training(output: Callable[..., Params], net: Net, params: Params, batch: 
 def q_of_client(phi: Tensor, p_y: Tensor) -> Tensor:
     """Return q(z|s) = sum_y p(y|s) q_phi(z|y), ``[K]``, from phi ``[values, K]`` and p(y|s).
 
-    Divided by its sum, which rounding would leave beside 1: with K = 1 it is 1 to the last bit.
+    Divided by its sum, which rounding would leave off 1: with K = 1 it is 1 to the last bit.
     Uniform for a client without examples, whose p(y|s) is 0.
     """
     q = p_y @ phi.softmax(-1)

@@ -101,8 +101,8 @@ class IFCA(FedAvg):
     Predictions are those of the client's best cluster on its validation examples, or on its
     training examples (``inference`` "train", as released). ``clustered`` is the prefix of the
     leaves that each cluster has for itself, "" all of them; the others are shared by all clusters
-    and averaged over everybody ("head.": only the output layer, IFCA's weight sharing).
-    ``least_share``: initial models are drawn anew until each is the best of that share of the
+    and averaged over all clients ("head.": only the output layer, IFCA's weight sharing).
+    ``least_share``: initial models are drawn again until each is the best of that share of the
     clients (IFCA's released code). ``stop`` takes out clusters that converged.
 
     Reference: Isaksson et al., Adaptive expert models for federated learning (003); without
@@ -275,7 +275,7 @@ class IFCA(FedAvg):
 
 
 def log_probs(net: Net, leaves: Params, x: Tensor) -> Tensor:
-    """Return what every cluster's model says, log p ``[B, J, classes]``; a plain model is J = 1."""
+    """Return every cluster's prediction, log p ``[B, J, classes]``; a plain model is J = 1."""
     own, rest = select_prefix(leaves, CLUSTERS), drop_prefix(leaves, CLUSTERS)
     if not own:
         return net.logp(leaves, x).unsqueeze(-2)

@@ -1,4 +1,4 @@
-"""What clients train by themselves: from nothing, after a federation, and the floor under both."""
+"""What clients train by themselves: from scratch or after a federation; the majority class."""
 
 import math
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ class Local(LocalTraining):
         return placed(fed.net.like(self.model).init(torch_seed(seed, "model", 0)), fed)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return every client's leaves, beside what a ``first`` stage shared."""
+        """Return every client's leaves, in addition to what a ``first`` stage shared."""
         if first is None:
             return FedAvg.init(self, fed, seed)
         if FIT in first.memory:
@@ -116,8 +116,8 @@ class Newcomers(SecondStage):
 
         theta_s <- theta_s + alpha grad mean_i E_q(z|y_i)[ log p(y_i, z|x_i, s) ]    (000, sec. 2)
 
-    FedAvg has none, and newcomers use the global model as it is. ``stop`` watches their validation
-    examples. A second stage: ``Experiment.after`` is the federation that trained.
+    FedAvg has none, and new clients use the global model as it is. ``stop`` watches their
+    validation examples. A second stage: ``Experiment.after`` is the federation that trained.
 
     Reference: Reisser et al., Federated mixture of experts (000).
     """
@@ -127,7 +127,7 @@ class Newcomers(SecondStage):
     stop: EarlyStop | None = None
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the shared leaves of the first stage, and local ones for each newcomer."""
+        """Return the shared leaves of the first stage, and local ones for each new client."""
         if first is None or not first.shared:
             raise ValueError("Newcomers join a federation: give its experiment as `after`")
         return State(first.shared, self.of.init(fed, seed).local)
@@ -144,13 +144,14 @@ class Newcomers(SecondStage):
 
 @value
 class CommonestLabel(LocalTraining):
-    """Always the commonest label of a client's own training examples; nothing is trained or sent.
+    """The most frequent label of a client's own training examples; nothing is trained or sent.
 
         p(y|x, s) = (n_sy + 1) / (N_s + C)     n_sy examples of label y, C labels
 
     So accuracy is the majority floor (ties go to the smallest label) and nll that of the smoothed
-    marginal, finite also for a label that the client does not hold. A newcomer gets the commonest
-    label of all examples that take part: what opted out counts at home only. Play one round.
+    marginal, finite also for a label that the client does not hold. A new client gets the most
+    frequent label of all examples that take part: what opted out counts for
+    its client only. Play one round.
 
     Reference: none; the majority-class baseline. A trained model may lie below it.
 
@@ -159,7 +160,7 @@ class CommonestLabel(LocalTraining):
     """
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the counts of labels: the federation's, and at home every client's own."""
+        """Return the counts of labels: the federation's, and locally every client's own."""
         together = fed.participating_view().train.counts(fed.classes).sum(0)
         return State({TOGETHER: together}, {COUNTS: fed.train.counts(fed.classes)})
 
@@ -194,7 +195,7 @@ def log_shares(counts: Tensor, examples: int) -> Tensor:
 class Densities(SecondStage):
     """Every client of a trained federation fits a variational auto-encoder to its own examples.
 
-    A newcomer's example x is then voted on by clients s with p(s|x) in place of p(s).
+    A new client's example x is then voted on by clients s with p(s|x) in place of p(s).
 
         p(z|x) = sum_s p_theta_s(z|x, s) p(s|x),     p(s|x) prop. to p(x|s) p(s)       (eq. 18)
         log p(x|s) = log mean_l p(x|u_l) p(u_l) / r(u_l|x)       over L = ``samples`` draws u_l

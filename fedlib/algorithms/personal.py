@@ -1,6 +1,6 @@
-"""A model of each client's own beside the global one: held near it, mixed with it, or in its place.
+"""A model of each client's own with the global one: near it, mixed with it, or in its place.
 
-Clients predict with their own model, a newcomer with the global one.
+Clients predict with their own model, a new client with the global one.
 """
 
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ class Beside(FedAvg):
 
 @value
 class Ditto(Beside):
-    """FedAvg, and beside it a model v_s of each client that is held near the received one.
+    """FedAvg, and a model v_s of each client that is held near the received one.
 
     ``lam`` is lambda (0: training alone, with as many more the global model); ``own`` moves v_s
     (None: as ``client`` moves w_s), for ``epochs`` as long.
@@ -197,7 +197,7 @@ class FedAMP(FedAvg):
         w_s   <- w_s - eta [ grad F_s(w_s) + lambda / alpha (w_s - u_s) ]      from its last w_s
 
     So similar clients pull at one another and dissimilar ones do not (A(d) = 1 - e^(-d / sigma)).
-    Who has not sent a model yet pulls at nobody. A newcomer gets the mean of the predictions.
+    Who has not sent a model yet pulls at nobody. A new client gets the mean of the predictions.
 
     Reference: Huang, Chu, Zhou, Wang, Liu, Pei and Zhang, Personalized cross-silo federated
     learning on non-IID data, AAAI 2021 (algorithm 1 with FedAMP's eq. 3 to 6). There w_s minimises

@@ -1,4 +1,4 @@
-"""PM-MoE: a gate per client over everybody's private parts, and a mixture of two bases (004)."""
+"""PM-MoE: a gate per client over all clients' private parts, and a mixture of two bases (004)."""
 
 from dataclasses import replace
 from typing import Annotated, ClassVar
@@ -141,7 +141,7 @@ class PMMoE(SecondStage):
         return {**self.of.client_context(fed, state, rows), PLACE: rows}
 
     def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
-        """Return what experts say of examples, and what the gate sees of them if not the image."""
+        """Return what experts predict for examples, and what the gate reads if not images."""
         parts = self._consulted(net, frozen, ctx, self.encode(net, frozen, batch.x))
         if parts[ENTRY].ndim > 2:
             return Precomputed({n: parts[n] for n in (REST, LOGITS)}, {})
@@ -203,7 +203,7 @@ class PMMoE(SecondStage):
         return {"logits": self.predict(net, params, ctx, code).logp}
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
-        """Return the bytes: the private part goes up, everybody's and the global model go down.
+        """Return the bytes: the private part goes up, all of them and the global model go down.
 
         As in 004, algorithm 1, lines 1 and 2: what ``of`` shares is sent once more.
         """
@@ -211,7 +211,7 @@ class PMMoE(SecondStage):
         return equal_bytes(rows, state.shared, mine)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return what experts are worth to clients, whom gates trust, and how energies tell.
+        """Return what experts are worth to clients, which ones gates weigh, and how energies tell.
 
         ``[clients, M]``: "expert_accuracy" and "gate_share" on the client's tests,
         "expert_energy" and "kept_experts"; ``[clients, 1]``: "gate_entropy" (nats) and
@@ -240,8 +240,8 @@ class FedSynMoE(FedAvg):
 
         logits = head( g(x) f_g(x) + (1 - g(x)) f_l(x) )
 
-    The global base f_g and the head are shared, the local base f_l and the ``gate`` g stay at home;
-    the gate sees what PM-MoE's does below bases. A newcomer gets the global base and the head.
+    The global base f_g and the head are shared, the local base f_l and the ``gate`` g are private;
+    the gate sees what PM-MoE's does below bases. A new client gets the global base and the head.
 
     Reference: Feng et al., PM-MoE (004), Table 4. Deviation: the released code makes fresh gates in
     every round and predicts with the global base only, so that what it reports is not the method

@@ -15,7 +15,7 @@ AVERAGE = "average."  # in LastClient's memory: FedAvg's model
 
 @value
 class LastClient(FedAvg):
-    """FedAvg that hands out the model of the client that trained last, as 001's released code does.
+    """FedAvg that sends the model of the client that trained last, as 001's released code does.
 
     Rounds go on from the average w, and the average is what validation examples judge. But what is
     tested, and handed to a later stage, is w_s of the last client s of the round's cohort, before

@@ -105,7 +105,7 @@ class Personal(SplitModel):
 
         p(y|x, s) = softmax(W h(x) + b_s)                                   (000, sec. 4.1)
 
-    A newcomer gets the mean of the clients' logits: for the output layer that is the mean of its
+    A new client gets the mean of the clients' logits: for the output layer that is the mean of its
     local parameters. What others can borrow of a client is its head, if all of it is personal.
     ValueError, when a run starts, for a name that no leaf of the model begins with.
 
@@ -215,7 +215,7 @@ class FedBN(FedAvg):
     """FedAvg in which BatchNorm layers stay with their client: weights, biases and statistics.
 
     So clients whose features are shifted against each other normalise them alike. Without such
-    layers it is FedAvg. A newcomer gets the mean of the clients' predictions.
+    layers it is FedAvg. A new client gets the mean of the clients' predictions.
 
     Reference: Li et al., FedBN: federated learning on non-IID features via local batch
     normalization, ICLR 2021.
@@ -236,7 +236,7 @@ class LocalGlobal(FedAvg):
 
     ``cut`` is the number of the base's modules that are l_s: 3 is the input layer of a LeNet
     (convolution, pooling, ReLU), 4 a ResNet up to its first block; ``Net.cuts`` lists the legal
-    ones. ValueError, when a run starts, for a cut that the model has not. A newcomer gets
+    ones. ValueError, when a run starts, for a cut that the model has not. A new client gets
 
         log p(y|x) = log softmax g( sum_s p(s) l_s(x) )                     (000, App. F)
 
@@ -279,7 +279,7 @@ class FedRoD(SplitModel):
 
         f, h:  CE( h(f(x)) + log n )        h_s:  CE( h(f(x)) + h_s(f(x)) )
 
-    A newcomer gets the generic model.
+    A new client gets the generic model.
 
     Reference: Chen and Chao, On bridging generic and personalized federated learning for image
     classification, ICLR 2022. A method of 004. Deviation: the paper's hypernetwork head is left
@@ -308,7 +308,7 @@ class FedRoD(SplitModel):
         return mean_cross_entropy(balanced, y, weight) + mean_cross_entropy(both, y, weight)
 
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
-        """Return the generic logits: those of a client for a newcomer."""
+        """Return the generic logits: those of a client for a new client."""
         return {"logits": net.logits(params, code["h"])}
 
 
@@ -548,7 +548,7 @@ class DBE(SplitModel):
         return initial
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return the received model and the client's vector; its mean features start anew."""
+        """Return the received model and the client's vector; its mean features start empty."""
         initial = FedAvg.start(self, fed, state, rows)
         return {**initial, RUNNING: torch.zeros_like(initial[RUNNING])}
 
@@ -569,7 +569,7 @@ class DBE(SplitModel):
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes of a round, of the first one with those of the consensus.
 
-        What all clients exchanged for that is dealt to the first cohort: where everybody is in it,
+        What all clients exchanged for that is dealt to the first cohort: with all clients in it,
         each has its own. The server's memory of it ends with the first round.
         """
         down, up = FedAvg.communication_bytes(self, state, rows, messages)

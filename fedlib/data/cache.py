@@ -1,9 +1,9 @@
 """Decoded datasets as .npy files in the user's cache: written once, memory-mapped ever after.
 
 An entry is a folder with the name of its dataset. It is written under another name and renamed when
-it is complete, so a reader sees all of it or nothing; a lock beside it keeps two processes from
+it is complete, so a reader sees all of it or nothing; a lock next to it keeps two processes from
 doing the same work. `meta.json` says what the dataset is, from which `state` of its source it was
-made, and size and time of every file. An entry that is not as it was written is made anew.
+made, and size and time of every file. An entry that is not as it was written is made again.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from fedlib.data.records import Dataset, DatasetError, Split, reading
 
 # Raise it when what is stored, or how it is decoded, changes.
 VERSION = 5
-ADDED = 4  # the oldest version of which data of one's own, which nobody can decode anew, are read
+ADDED = 4  # the oldest version of which data of one's own, which nobody can decode again, are read
 OWN = "arrays of one's own"
 META = "meta.json"
 SPLITS = ("train", "test")

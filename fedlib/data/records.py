@@ -120,7 +120,7 @@ class Record:
     splits: tuple[str, ...] = ("train", "test")
 
     def about(self, source: str) -> dict[str, Any]:
-        """What is kept of a set beside its examples, if these come from a source."""
+        """What is kept with the examples of a set, if these come from a source."""
         look = {"class_names": self.class_names, "mean": self.mean, "std": self.std}
         return {"source": source, **look, "fit": False}
 

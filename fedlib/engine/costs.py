@@ -95,7 +95,7 @@ def predicted_together(fed: Federation, code: Params, examples: int) -> int:
 
 
 def polled(code: Params, examples: int, clients: int) -> int:
-    """Return the distance of the test examples on which clients are asked for a newcomer.
+    """Return the distance of the test examples that new clients are given predictions for.
 
     All of them, or about ``MOST`` where every client's own network would read them.
     """

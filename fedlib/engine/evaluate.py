@@ -105,7 +105,7 @@ def evaluate(
 def evaluate_global(
     fed: Federation, algorithm: Algorithm, state: State, encoded: Encoded | None = None
 ) -> float:
-    """Return the accuracy on all test examples of what the clients say of a newcomer's, together.
+    """Return the accuracy on all test examples of what the clients predict together.
 
     Their ``client_output`` is averaged with p(s) = N_s / N, or with p(s|x) where they say how well
     they know it (000, App. F), and made a prediction by ``ensemble``: for an algorithm without

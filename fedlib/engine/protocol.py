@@ -295,14 +295,14 @@ class Algorithm(Protocol):
         """Per client and block: its prediction from ``encode``'s result. The global model's."""
 
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
-        """Per client, of a newcomer's examples: what is averaged, ``[B, ...]``. Its prediction.
+        """Per client, of a new client's examples: what is averaged, ``[B, ...]``. Its prediction.
 
         The average is by p(s), or by p(s|x) where ``LOG_DENSITY`` is log p(x|s) ``[B]`` but for a
         constant.
         """
 
     def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
-        """Per block: a newcomer's log p ``[B, classes]`` from mean outputs. Their logarithm."""
+        """Per block: a new client's log p ``[B, classes]`` from mean outputs. Their logarithm."""
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """After a round: what is logged, scalars, ``[experts]``, ``[item, experts]``. Nothing."""

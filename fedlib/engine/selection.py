@@ -91,7 +91,7 @@ def cohort_size(cohort: int | float, clients: int) -> int:
     """
     size: float = cohort
     if isinstance(cohort, float) and math.isfinite(cohort):
-        # Rounding leaves products just beside what is meant: -whole_part(-n) is that ceiling.
+        # Rounding leaves products slightly off what is meant: -whole_part(-n) is that ceiling.
         size = max(1, -whole_part(-cohort * clients))
     if not 1 <= size <= clients or cohort <= 0:
         raise ValueError(f"a cohort of {cohort} does not fit {clients} clients; use 1 to {clients}")

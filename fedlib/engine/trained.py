@@ -84,7 +84,7 @@ class Trained(nn.Module):
     def _together(
         self, shared: Params, clients: list[tuple[Params, Params]], code: Params
     ) -> Tensor:
-        """Return what clients say of a newcomer's examples; see ``evaluate_global``."""
+        """Return what clients predict for a new client's examples; see ``evaluate_global``."""
         net, algorithm = self._net, self._algorithm
         outputs = [algorithm.client_output(net, w, ctx, code) for w, ctx in clients]
         mean = outputs[0]
@@ -107,7 +107,7 @@ def _word(step: str) -> str:
 def module_of(
     fed: Federation, algorithm: Algorithm, state: State, client: int | None = None
 ) -> nn.Module:
-    """Return what a client predicts with, or with None what clients say to a newcomer together.
+    """Return what a client predicts with, or with None what clients predict together for a new one.
 
     Where that is the bare network, the same leaves and no other arithmetic, it is the network
     itself, a ``Classifier``; else a ``Trained``. In eval mode, on the federation's device.

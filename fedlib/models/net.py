@@ -251,7 +251,7 @@ class Net:
     ) -> Tensor:
         """Run a module with other leaves in place of its own.
 
-        ``torch.func.functional_call`` does the same and looks the module up anew at every call,
+        ``torch.func.functional_call`` does the same and looks the module up again at every call,
         which for a small net takes as long as its arithmetic.
         """
         own = [owner[key] for _, owner, key in slots]

@@ -223,7 +223,7 @@ class ClientSubset(RequestWrapper):
     """The clients ``first`` to ``last`` - 1 of those that `of` deals to, with what they hold there.
 
     Two of them that share no client share no training example: the first federates, the second
-    is made of newcomers. Which of its own examples a client holds out (``LocalHoldout``) is drawn
+    is made of new clients. Which of its own examples a client holds out (``LocalHoldout``) is drawn
     by its number among these; side information by its number among all. ValueError if `of` deals
     to fewer.
     """

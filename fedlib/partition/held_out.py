@@ -129,7 +129,7 @@ def divide(
 
 @value
 class OptOut:
-    """The fraction ``clients`` of the clients keeps the fraction ``share`` of each class at home.
+    """The fraction ``clients`` of the clients keeps the fraction ``share`` of each class out.
 
     ``share`` 1 is a client that stays out of the federation altogether (001's q is ``clients``). Of
     M clients round(clients M) opt out, with floor(share n) of their n examples of a class. Who and

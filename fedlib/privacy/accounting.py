@@ -9,8 +9,8 @@ def epsilon(
     """Return epsilon of (epsilon, delta)-differential privacy of a client in a federation.
 
     Two federations are neighbours if one client's examples are others. Its clipped part then moves
-    the sum by 2 C at most, so that noise z C is worth z / 2. With noise at the server everybody
-    who sees all models is held off, and a cohort drawn without replacement helps; with noise at
+    the sum by 2 C at most, so that noise z C is worth z / 2. With noise at the server whoever
+    sees all models is held off, and a cohort drawn without replacement helps; with noise at
     the client the server is, who knows the cohort: then a client counts that is in every round.
 
     Args:

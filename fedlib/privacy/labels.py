@@ -23,7 +23,7 @@ Flags = NDArray[np.bool_]
 
 RESOLUTION = 1e-12  # of numbers in [0, 1] that were computed in float64
 SENT = 1e-6  # q(z|s) is sent in float32: what is smaller in it is rounding
-WEIGHT = 1e4  # of what must be kept beside a distance, and how exactly that is in the end
+WEIGHT = 1e4  # of what must be kept against a distance, and how exactly it then is
 KEPT = 1e-9
 PATIENCE = 50
 

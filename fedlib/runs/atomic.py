@@ -106,7 +106,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def set_aside(home: Path, why: Damaged) -> None:
-    """Move a run folder to ``damaged/`` beside it, and say so; nothing is deleted."""
+    """Move a run folder to ``damaged/`` next to it, and say so; nothing is deleted."""
     place = home.with_name("damaged")
     place.mkdir(exist_ok=True)
     target = tempfile.mkdtemp(prefix=f"{home.name}-", dir=place)

@@ -30,7 +30,7 @@ from fedlib.runs.sweep import Ended, WorkerDied, Workers, trained
 from fedlib.values import one_of
 
 ATTEMPTS = 3  # of a run of which no further checkpoint comes back
-AHEAD = 2  # runs handed out for every one that can be trained now
+AHEAD = 2  # runs given out for every one that can be trained now
 SECONDS_BETWEEN_CHECKPOINTS = "300"
 SECONDS_BETWEEN_MESSAGES = 1.0
 SECONDS_FOR_MAIL = 20.0
@@ -66,7 +66,7 @@ class Mailbox:
 class Cluster(Workers):
     """The machines at a Ray address, which need the same fedlib, and the data.
 
-    A few more runs are handed out than fit. Every five minutes (or $FEDLIB_CHECKPOINT_SECONDS)
+    A few more runs are given out than fit. Every five minutes (or $FEDLIB_CHECKPOINT_SECONDS)
     their checkpoints come back. A run whose worker or machine is lost goes on from there elsewhere,
     and fails if that happens three times with nothing new in between. NoCluster if it cannot be
     reached, UnfitNode if a machine has other code, or cannot run it.
@@ -121,7 +121,7 @@ class Cluster(Workers):
             self.tally.round(experiment.key, done, total, loss, f"on {node}")
 
     def _take_back(self, job: Any) -> Ended | None:
-        """Store a run that has ended; one that was lost is handed out again."""
+        """Store a run that has ended; one that was lost is given out again."""
         experiment = self.jobs[job]
         try:
             packed, error = self.ray.get(job)

@@ -180,7 +180,7 @@ def built(experiment: Experiment, device: str = "cpu") -> Federation:
     """Return the federation of an experiment's task and seed, on a device.
 
     A stage after another sees examples as the first one's model does: on the scale, and with the
-    ranks of words, that were fitted to those who took part there.
+    ranks of words, that were fitted to the participating clients there.
     """
     task, first = experiment.task, experiment.stages[0]
     same = first is not experiment and first.task.dataset == task.dataset
@@ -241,7 +241,7 @@ def _played(experiment: Experiment, how: How) -> Iterator[tuple[Training, Report
 def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> State:
     """Return the state before round 0, given the final states of ``experiment.before``.
 
-    Where a stage has stood beside the first, its clients' own leaves replace those of the first.
+    Where there was another first stage, its clients' own leaves replace those of the first.
     """
     first, algorithm = None, experiment.algorithm
     if earlier:
@@ -271,7 +271,7 @@ class Training:
         """Train to the end and store it; return the metrics so far if a callback has stopped it.
 
         RunDiverged if a number stops being finite, unless what it went on from may be to blame:
-        then it begins anew.
+        then it starts from the beginning.
         """
         interval = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or CHECKPOINT_SECONDS)
         e, kept = self.experiment, self.folder.restore()

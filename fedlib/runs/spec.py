@@ -206,8 +206,8 @@ class Result:
         whose softmax is p(y|x). ``state_dict`` and torch's exporters work as for any module.
 
         Args:
-            client: whose model, by id; None for what all say together to a newcomer, which is the
-                global model where there is one.
+            client: whose model, by id; None for what all predict together for a new client, which
+                is the global model where there is one.
             device: where it is to be.
 
         Raises:

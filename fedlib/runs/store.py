@@ -282,7 +282,7 @@ class RunFolder:
         self.write_record(SPEC, spec_of(self.experiment))
 
     def discard(self, why: str) -> None:
-        """Move the folder aside, and begin it anew."""
+        """Move the folder aside, and begin an empty one."""
         atomic.set_aside(self.path, Damaged(f"run {self.experiment.key}{why}"))
         self.begin()
 

@@ -22,7 +22,7 @@ from fedlib.runs.store import RunFolder
 def predict(
     result: Result, features: Any, client: int | None = None, *, device: str = "auto"
 ) -> np.ndarray:
-    """Return what a trained model says of new examples.
+    """Return what a trained model predicts for new examples.
 
     They are normalised as the data that it was trained on, and texts have its vocabulary.
 
@@ -30,7 +30,7 @@ def predict(
         result: a run whose state is stored.
         features: like the examples of the task's data set: images uint8 ``[N, H, W, C]``, tokens
             ``[N, T]`` or numbers ``[N, ...]``.
-        client: whose model, by id; None for what all say together to a newcomer.
+        client: whose model, by id; None for what all predict together for a new client.
         device: as for ``run``.
 
     Returns:
@@ -71,7 +71,7 @@ def evaluate(
     Args:
         result: a run whose state is stored.
         data: a pair of features, as for ``predict``, and labels, integers ``[N]``; or a ``Split``.
-        client: whose model, by id; None for what all say together to a newcomer.
+        client: whose model, by id; None for what all predict together for a new client.
         device: as for ``run``.
 
     Returns:

@@ -34,7 +34,7 @@ def _by_run(table: pd.DataFrame, *more: str) -> Any:
 
 
 def sizes(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return how many clients use each cluster in the end, the most popular first (Fig. 5).
+    """Return how many clients use each cluster at last, the most popular first (Fig. 5).
 
     Columns method, seed, where the run stands, rank (from 1) and value.
     """
@@ -125,7 +125,7 @@ def table_2(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
 
 
 def worth(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return, for every run of a mixture, what it is worth beside the best choice of one expert.
+    """Return, for every run of a mixture, what it is worth against the best choice of one expert.
 
     Columns method, p, J, eps, seed; ``mixture``; ``oracle``, the mean accuracy if every client
     knew which expert is best on its tests, which nobody can; ``local``, the share of the clients
@@ -156,7 +156,7 @@ def matrices(frame: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def recovery(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the adjusted Rand index of clusters and orientations in the end, by run.
+    """Return the adjusted Rand index of clusters and orientations after the last round, by run.
 
     Columns method, seed, orientations, J, eps, value; where there are as many clusters as
     orientations.
@@ -193,7 +193,7 @@ def participation(frame: pd.DataFrame) -> pd.DataFrame:
 def options(frame: pd.DataFrame) -> pd.DataFrame:
     """Return how other ways to find clusters compare: by method accuracy, spread, use, traffic.
 
-    ``clusters in use`` are some client's best in the end, ``open`` those still trained. A method
+    ``clusters in use`` are some client's best at last, ``open`` those still trained. A method
     stands in a row for each rate of exploration that it was run at.
     """
     rows = {}

@@ -71,7 +71,7 @@ def search(
 
 
 def score(experiment: Experiment, device: str = "cpu") -> float:
-    """Return the clients' mean validation accuracy in the end; 0 for a run that diverges."""
+    """Return the last mean validation accuracy of the clients; 0 for a run that diverges."""
     try:
         result = run(experiment, device=device, progress=False)
     except RunDiverged:

@@ -165,7 +165,7 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def appendix_f(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of App. F, published beside measured.
+    """Return the numbers of App. F, published and measured.
 
     Columns what, method, published, mean, low, high (95% over three seeds or more), seeds, values
     (of these); what was not run has missing numbers.
@@ -185,7 +185,7 @@ def beside(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_stage(scale: str, dataset: str, seeds: int = 0, rounds: int = 0) -> pd.DataFrame:
-    """Return the metrics of the federations that newcomers join, as far as they are stored.
+    """Return the metrics of the federations that newcomers join, where they are stored.
 
     Methods have the names of what trained; no rows if none is there.
     """
@@ -327,7 +327,7 @@ def parted(course: pd.DataFrame) -> pd.DataFrame:
 
 
 def crowded(course: pd.DataFrame) -> pd.DataFrame:
-    """Return by run how many experts are left in the end, and how many permutations have their own.
+    """Return by run how many experts are left at last, and how many permutations have their own.
 
     The last column is about the round in which the least used expert first had less than half its
     part: what all clients share, divided by what permutations differ in; NaN if no expert fell so

@@ -94,7 +94,7 @@ def one_hotness(frame: pd.DataFrame, method: str, rate: float = 0) -> list[float
     """Return the mean row entropy of q over log K after the last round, a number per seed.
 
     0 is one expert per value of the condition, 1 no specialisation. With the server's ``rate`` for
-    phi it is that of the round by which phi has travelled as far as in the paper.
+    phi it is that of the round by which phi has travelled the distance of the paper.
     """
     rows = frame[frame["method"] == method]
     most = np.log(rows.loc[rows["metric"] == "q", "expert"].max() + 1)
@@ -312,7 +312,7 @@ def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
 
 
 def wrong_sets(frame: pd.DataFrame) -> pd.Series:
-    """Return by message how many clients' label sets, of all seeds, are read wrongly off phi."""
+    """Return by message how many clients' label sets, of all seeds, differ from what phi shows."""
     there = frame["method"].eq(names.FEDMIX) & frame["metric"].isin([TRUTH, LABEL_SET])
     client = ["message", "seed", "client"]
     wide = frame[there].pivot_table("value", [*client, "item"], "metric")

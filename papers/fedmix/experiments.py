@@ -231,7 +231,7 @@ def guarded(setting: Mixtures) -> dict[str, Experiment]:
 
 
 def overheard(experiment: Experiment) -> tuple[Any, ...]:
-    """Return what the messages of a FedMix's audited run say of phi, played anew, and the truth.
+    """Return what the messages of a FedMix's audited run say of phi, replayed, and the truth.
 
     The clients' updates of phi ``[S, classes, K]``, q(z|y) before ``[classes, K]``, the clients'
     label shares ``[S, classes]``, p(s) ``[S]``, and what the classes are called.

@@ -22,7 +22,7 @@ def noisy(difference: Floats, noise: float, rng: np.random.Generator) -> Floats:
 
 
 def lengths(update: Floats) -> Floats:
-    """Return how long a client's rows of phi are, beside their root mean square; 0 if all are 0.
+    """Return the length of a client's rows of phi over their root mean square; 0 if all are 0.
 
     That is against each client's own noise, of which all rows of a client have the same.
     """
@@ -32,7 +32,7 @@ def lengths(update: Floats) -> Floats:
 
 
 def balanced_accuracy(guess: Flags, held: Flags) -> float:
-    """Return the mean of how often held and missing labels are told rightly; a coin has 1/2.
+    """Return the mean of how often held and missing labels are found; a coin has 1/2.
 
     NaN where all or none are held: then there is nothing to tell apart.
     """

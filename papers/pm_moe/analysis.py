@@ -46,7 +46,7 @@ def has_gates(frame: pd.DataFrame) -> bool:
 
 
 def scores(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return every run's accuracy over all clients' tests in the end (004, eq. 31).
+    """Return every run's accuracy over all clients' tests after the last round (004, eq. 31).
 
     Columns method, stage, seed, S, value, and where a gate was chosen otherwise what.
     """
@@ -127,7 +127,7 @@ def each_as_a_run(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def released_log() -> pd.DataFrame:
     """Return what the released logs of FedCP's 2,001 rounds say (S = 20), in percent, by data set.
 
-    "best_round_accuracy" is the largest on tests; beside it what Table 2 has with PM-MoE.
+    "best_round_accuracy" is the largest on tests; with it what Table 2 has with PM-MoE.
     """
     log = published("004", "released log")
     wide = log.pivot_table("value", "dataset", "metric", sort=False).rename_axis(columns=None)

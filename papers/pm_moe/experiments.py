@@ -31,7 +31,7 @@ class PrivateParts(Setting):
     fine-tuning. A gate is trained for ``gated`` epochs at ``gate_rate``, over the M / 2 largest
     weights, or where a part of every class is shared over all M, as 004 finds best; ``gamma``
     of the experts is left out as noise. ``ratios`` (S / 100) of every class are shared equally.
-    ``phi_rate`` and ``experts`` are FedMix's, beside the others. What a gate is made of is
+    ``phi_rate`` and ``experts`` are FedMix's. What a gate is made of is
     studied on the methods ``studied``, one choice at a time: ``tops``, ``gate_rates``,
     ``gate_epochs``, ``gammas`` and ``temperatures``. What has no default here differs by scale.
     """

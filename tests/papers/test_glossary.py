@@ -1,5 +1,6 @@
 """Prose, titles and labels use the glossary's terms, and plain English."""
 
+import ast
 import csv
 import json
 import re
@@ -48,6 +49,18 @@ def prose() -> dict[str, str]:
     return {name: code.sub(" ", text) for name, text in texts.items()}
 
 
+def docstrings(*rooms: str) -> dict[str, str]:
+    """All docstrings of some packages by file, without code, examples and quotations."""
+    code = re.compile(r"^ *(>>>|\.\.\.).*$|``[^`]*``|`[^`\n]*`|[\"“][^\"”]*[\"”]", re.MULTILINE)
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    texts = {}
+    for path in (p for room in rooms for p in (ROOT / room).rglob("*.py")):
+        nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, kinds)]
+        every = "\n\n".join(ast.get_docstring(node) or "" for node in nodes)
+        texts[f"{path.parent.name}/{path.name}"] = code.sub(" ", every)
+    return texts
+
+
 def complaints(texts: dict[str, str], patterns: list[str]) -> list[str]:
     """Every place at which a pattern stands."""
     found = []
@@ -67,6 +80,12 @@ def test_texts_are_plain_english():
     texts = prose()
     assert complaints(texts, [*PATTERNS]) == []
     assert complaints({n: t for n, t in texts.items() if n not in OF_CODE}, CODES) == []
+
+
+def test_docstrings_are_plain_english():
+    assert complaints(docstrings("fedlib", "companion", "papers"), [*PATTERNS]) == []
+    refuse = [word for word in refused() if "the\\ floor" not in word]  # which is also a function
+    assert complaints(docstrings("fedlib"), refuse) == []
 
 
 def test_what_is_refused_is_found():
