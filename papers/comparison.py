@@ -190,13 +190,10 @@ def frontier(table: pd.DataFrame, x: str = ALL, y: str = OWN) -> pd.DataFrame:
 
 
 def by_bytes(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """Return the same over the megabytes sent: fewer are better.
-
-    Who sends none is left out, but for the floor.
-    """
+    """Return the same over the megabytes sent: fewer are better, and none are best."""
     means = table[table["kind"] == OWN].groupby("method", sort=False)["value"].mean()
     both = pd.DataFrame({"y": means}).assign(x=costs.groupby("method")["megabytes"].mean())
-    return _unbeaten(both[(both["x"] > 0) | (both.index == MAJORITY)], sign=-1)
+    return _unbeaten(both, sign=-1)
 
 
 def _unbeaten(means: pd.DataFrame, sign: int) -> pd.DataFrame:

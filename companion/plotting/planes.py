@@ -104,7 +104,8 @@ def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels:
     """Draw every method as a dot of its family's form, and name those that none beats in both.
 
     A panel's frame has columns method, family, x, y, best; the unbeaten are joined by a line.
-    ``log`` is for x. The floor is no dot but a thin line at its y.
+    ``log`` is for x. The floor is no dot but a thin line at its y; so is, on a logarithmic axis,
+    what costs nothing.
     """
     split = {name: style.parted(frame) for name, frame in panels.items() if len(frame)}
     if not split:
@@ -113,6 +114,10 @@ def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels:
 
     def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
         points, floor = parts
+        free = points["x"].eq(0) & log
+        for method, y in zip(points["method"][free], points["y"][free], strict=True):
+            ax.axhline(y, **style.look_of(method), label=f"{method} (0)", linewidth=1, zorder=0)
+        points = points[~free]
         for family, dots in points.groupby("family", sort=False):
             k = families.index(family)
             look: Style = {"color": style.BLIND[k], "label": family, "alpha": 0.8}
@@ -125,7 +130,7 @@ def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels:
         ax.set_ylim(top=high + 0.25 * (high - low))  # room for names
         ax.set_yticks(ticks)
         _front(ax, points[points["best"]].sort_values("x"))
-        return points
+        return parts[0]
 
     figure, drawn = fields(split, draw, (style.PAGE, 3.6), columns=1, room=0.6, **labels)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]

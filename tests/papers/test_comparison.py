@@ -104,9 +104,17 @@ def test_costs_count_all_stages():
     assert found.loc[TUNED, "client_mib"] > found.loc[FEDAVG, "client_mib"] > 0
 
 
-def test_over_bytes_fewer_are_better_and_who_sends_none_is_left_out():
+def test_over_bytes_fewer_are_better_and_who_sends_none_is_a_line():
     ends = dict.fromkeys("abcd", ((0.5, 0.5), 0.5, 0.5)) | {"c": ((0.9, 0.9), 0.1, 0.1)}
+    ends["d"] = ((0.4, 0.4), 0.5, 0.5)
     spent = pd.DataFrame({"method": list("abcd"), "megabytes": [1.0, 2.0, 30.0, 0.0]})
     found = board.by_bytes(standings(ends), spent).set_index("method")
-    assert found["best"].to_dict() == {"a": True, "b": False, "c": True}
-    assert found["x"].to_dict() == {"a": 1.0, "b": 2.0, "c": 30.0}
+    assert found["best"].to_dict() == {"a": True, "b": False, "c": True, "d": True}
+    assert found["x"].to_dict() == {"a": 1.0, "b": 2.0, "c": 30.0, "d": 0.0}
+    figure, drawn = plotting.frontier({"x": found.reset_index()}, log=True, xlabel="x", ylabel="y")
+    assert {t.get_text() for t in figure.axes[0].texts} == {"a", "c"} and len(drawn) == 4
+    (level,) = (line for line in figure.axes[0].lines if line.get_label() == "d (0)")
+    assert level.get_ydata()[0] == pytest.approx(0.401)
+    # Whoever sends and has no more than training alone is beaten by it.
+    worse = board.by_bytes(standings(ends | {"d": ((0.6, 0.6), 0.5, 0.5)}), spent)
+    assert {*worse["method"][worse["best"]]} == {"c", "d"}
