@@ -94,20 +94,37 @@ def printed(dataset: str = "cifar10") -> pd.DataFrame:
     return rows if dataset == "cifar10" else rows[:0]
 
 
-def conclusion() -> dict[str, float]:
-    """Return what 003 concludes from Table 2 at its largest p, computed from the table.
+def conclusions(table: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return what 003 concludes from Table 2 at its largest p, by seed of a table of ``scores``.
 
     The exploring mixture's accuracy over IFCA's and over training alone, and the part of IFCA's
     spread that is gone.
     """
-    rows = printed()
-    rows = rows[rows["p"] == rows["p"].max()].set_index(["method", "eps"])
-    ours, ifca = rows.loc[(MOE, 0.33)], rows.loc[(BEST, 0.0)]
+    here = at_most(table, "p").fillna({"eps": 0.0})
+    value, spread = (here.pivot_table(c, "seed", ["method", "eps"]) for c in ("value", "spread"))
+    ours, ifca, alone = (MOE, here["eps"].max()), (BEST, 0.0), (LOCAL, 0.0)
     return {
-        "over_ifca": float(ours["value"] - ifca["value"]),
-        "over_local": float(ours["value"] - rows.loc[(LOCAL, 0.0), "value"]),
-        "less_spread": float(1 - ours["sigma"] / ifca["sigma"]),
+        "over_ifca": value[ours] - value[ifca],
+        "over_local": value[ours] - value[alone],
+        "less_spread": 1 - spread[ours] / spread[ifca],
     }
+
+
+def conclusion() -> dict[str, float]:
+    """Return what 003 itself concludes so, computed from the table that it prints."""
+    rows = printed().rename(columns={"sigma": "spread"}).assign(seed=0)
+    return {name: float(found[0]) for name, found in conclusions(rows).items()}
+
+
+def concluded(table: pd.DataFrame, published: bool) -> pd.Series:
+    """Return the same in words at the largest J: mean, interval and, if asked, [published]."""
+    named = {
+        "over_ifca": "accuracy over IFCA's",
+        "over_local": "accuracy over training alone",
+        "less_spread": "part of IFCA's spread that is gone",
+    }
+    found, theirs = conclusions(at_most(table, "J")), conclusion() if published else {}
+    return pd.Series({named[n]: frames.stated(v, theirs.get(n)) for n, v in found.items()})
 
 
 def table_2(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:

@@ -77,6 +77,17 @@ def test_what_the_paper_concludes_is_in_its_table():
     assert analysis.conclusion() == pytest.approx(said, abs=2e-4)
 
 
+def test_what_the_paper_concludes_is_measured_on_each_seed():
+    """By hand at p = 1: the mixture .75 + .05, IFCA .65 + .1, twice as wide, training alone .54."""
+    table = analysis.scores(table_2())
+    found = analysis.conclusions(analysis.at_most(table, "J"))
+    said = {"over_ifca": 0.05, "over_local": 0.26, "less_spread": 0.5}
+    assert all([*v] == pytest.approx([said.pop(n)] * 3) for n, v in found.items()) and not said
+    words = analysis.concluded(table, True)
+    assert words.iloc[-1] == "0.500 ± 0.000 (3) [0.604]"
+    assert analysis.concluded(table, False).iloc[0] == "0.050 ± 0.000 (3)"
+
+
 def test_without_clusters_and_with_one_both_strategies_are_the_same():
     table = analysis.strategies(analysis.scores(table_2(ps=(0.6,), seeds=1)))
     none = table[table["method"].str.endswith("no exploration")]
