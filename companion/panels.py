@@ -203,7 +203,8 @@ def comparable(
     first ``LEAST_SEEDS`` seeds is left out (or the first one, as long as none has so many), and so
     is a seed that one of the others is still to get. Means over places are those over the same
     ones: methods and places are left out, those that lack most first, until every method is at
-    every place at which it should be.
+    every place at which it should be. Without p = 0.2 with exploration, a mean over p with it would
+    be one over other p than without it: then p = 0.2 is left out wholly.
     """
     there = [[*results, None].index(None) for _, results in found]
     least = LEAST_SEEDS if max(there, default=0) >= LEAST_SEEDS else 1
@@ -217,9 +218,30 @@ def comparable(
         }
         line, name = max(shares, key=lambda one: shares[one])
         rows = rows[rows[line] != name]
+    rows = _on_a_grid([run for run, _ in found], rows)
     most = rows.loc[rows["seeds"] < rows["asked"], "seeds"].min()
     kept = ((*found[i], None if pd.isna(most) else int(most)) for i in rows.index)
     return [(run, [r for r in results[:count] if r is not None]) for run, results, count in kept]
+
+
+def _on_a_grid(runs: Sequence[Run], rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without the numbers at which a run of their methods is left out.
+
+    The numbers of which the largest share is left out go first, of equal ones those of which there
+    are most.
+    """
+    theirs = [run.method in {*rows["method"]} for run in runs]
+    every = pd.DataFrame([run.where for run in runs])[theirs].dropna(how="all")
+    asked = every
+    while (gone := ~asked.index.to_series().isin(rows.index)).any():
+        shares = {
+            (share, asked[name].nunique(), name, number)
+            for name in asked
+            for number, share in gone.groupby(asked[name]).mean().items()
+        }
+        _, _, name, number = max(shares)
+        asked = asked[asked[name] != number]
+    return rows[~rows.index.isin(every.index.difference(asked.index))]
 
 
 def costs(section: Section, panel: Panel, *, seeds: int = 0, rounds: int = 0) -> pd.DataFrame:

@@ -136,6 +136,19 @@ def test_what_is_stored_in_part_is_compared_on_the_same_seeds_and_places(there, 
     assert all(runs == [*range(len(runs))] for _, runs in comparable(found_of(there)))
 
 
+@pytest.mark.parametrize("lost", [(0.3, 0.33), (0.7, 0.0)])
+def test_a_mean_over_p_is_over_the_same_p_with_and_without_exploration(lost):
+    grid = [(p, eps) for p in (0.3, 0.5, 0.7) for eps in (0.0, 0.33)]
+    found = [(Run(m, None, {"p": p, "eps": e}), [0, 1, 2]) for p, e in grid for m in ("a", "b")]
+    found += [(Run("alone", None, {"p": p}), [0, 1, 2]) for p in (0.3, 0.5, 0.7)]
+    found += [(Run("floor", None), [0, 1, 2])]
+    cut = [(run, [0, 1, None] if (*run.where.values(),) == lost else r) for run, r in found]
+    left = {(run.where.get("p"), run.where.get("eps")) for run, _ in comparable(cut)}
+    alone = [(p, None) for p in (0.3, 0.5, 0.7, None)]
+    assert left == {at for at in [*grid, *alone] if at[0] != lost[0]}
+    assert len(comparable(found)) == len(found)
+
+
 def test_a_method_that_is_there_in_part_or_unknown_hides_nothing():
     assert [*left_of(found_of({("New", 0.7): 0}, ("FedAvg", "Mixture", "New")))] == EVERY
     runs = LABEL_SKEW.runs("quick", "digits", [FEDMIX, "no such"])
