@@ -19,13 +19,16 @@ from fedlib.runs import Result, find
 from fedlib.runs.sweep import sweep
 from fedlib.values import one_of
 
+NOT_YET = "not trained yet"
+
 
 @dataclass(frozen=True, eq=False)
 class Panel:
     """Runs of several methods on one data set: their setting and their metrics.
 
     ``trained`` is false when the runs come from the exported results of a larger scale. ``absent``
-    are methods that are not in the frame, and why: "2 of 3 seeds", "not trained yet".
+    are methods and numbers ("p = 0.4") that are not in the frame, and why: "2 of 3 seeds",
+    "not trained yet".
     ``untrained`` are runs of the frame that did not train: method, seed, where they stand, and why.
     """
 
@@ -163,7 +166,7 @@ def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
         there = comparable(found)
         if there and _ends(there) == _ends(found):
             frame = together((run.method, run.where, results) for run, results in there)
-            gone = _absent(found, {run.method for run, _ in there})
+            gone = _absent(found, {run.method for run, _ in there}) | _left(found, there)
             given_up = {run.method for run, _ in lost(section, scale, name)}
             gone |= {method: DIVERGED for method in gone if method in given_up}
             missing: dict[str, Any] = {"absent": gone, "untrained": untrained(there)}
@@ -177,6 +180,15 @@ def _ends(runs: Iterable[tuple[Run, Any]]) -> dict[Any, tuple[float, float]]:
     return {name: (column.min(), column.max()) for name, column in places.items()}
 
 
+def _left(found: Iterable[tuple[Run, Any]], there: Iterable[tuple[Run, Any]]) -> dict[str, str]:
+    """Return the numbers at which none of the methods that are there has trained, and why."""
+    asked, done = (pd.DataFrame([run.where for run, _ in runs]) for runs in (found, there))
+    asked = asked.select_dtypes("number")
+    numbers = [(name, n) for name in asked for n in asked[name].dropna().unique()]
+    known = {name: {*done[name]} if name in done else {*()} for name in asked}
+    return {f"{name} = {n:g}": NOT_YET for name, n in numbers if n not in known[name]}
+
+
 def _absent(
     found: Sequence[tuple[Run, Sequence[Result | None]]], there: Collection[str]
 ) -> dict[str, str]:
@@ -186,7 +198,7 @@ def _absent(
         places = [results for run, results in found if run.method == method]
         stored = [sum(one is not None for one in results) for results in places]
         least = min(range(len(places)), key=stored.__getitem__)
-        absent[method] = "not trained yet"
+        absent[method] = NOT_YET
         if stored[least]:
             absent[method] = f"{stored[least]} of {len(places[least])} seeds"
         elif any(stored):

@@ -167,7 +167,9 @@ def _size(section: str, dataset: str) -> str:
     stated = dataset in theirs and not section.startswith(UNSTATED)
     whole = f" of the paper's {theirs[dataset].rounds:,}" if stated else ""
     ours = " (the paper does not state theirs)" if section.startswith(UNSTATED) else ""
-    return f"{many} {'seed' if many == '1' else 'seeds'}, {rounds:,}{whole} rounds{ours}"
+    left = [name for name in panel.absent if " = " in name]
+    without = f", still without {' and '.join(left)}" if left else ""
+    return f"{many} {'seed' if many == '1' else 'seeds'}, {rounds:,}{whole} rounds{ours}{without}"
 
 
 def number(claim: Claim, *wanted: str, sign: int = 1) -> str:

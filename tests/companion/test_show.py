@@ -89,17 +89,19 @@ def test_panels_draw_what_is_there_and_name_what_is_not(monkeypatch):
 @pytest.mark.parametrize(("ps", "shown"), [((0.3, 0.6), 0), ((0.6, 1), 0), ((0.3, 0.6, 1), 1)])
 def test_a_range_is_shown_when_both_of_its_ends_are_stored(monkeypatch, ps, shown):
     """Else skew is compared with itself, and a mean over half of the range taken for one of all."""
-    there = {r.experiment for r in SPECIALISTS.runs("paper", "cifar10") if r.where["p"] in ps}
+    every = SPECIALISTS.by_run("paper", "cifar10", [])
+    there = {e for run, experiments in every if run.where["p"] in ps for e in experiments}
     rows = {"round": [0, 1], "metric": "test_accuracy", "client": 0, "value": [0.1, 0.5]}
     rows = pd.DataFrame(rows)
 
     def find(one):
-        found = replace(one, seed=0) in there
-        return Result(one, pa.Table.from_pandas(rows), {}) if found else None
+        return Result(one, pa.Table.from_pandas(rows), {}) if one in there else None
 
     monkeypatch.setattr("companion.panels.find", find)
     panels = [p for p in stored(SPECIALISTS, [], "paper") if p.dataset == "cifar10"]
     assert [sorted(p.frame["p"].unique()) for p in panels] == [list(ps)] * shown
+    left = {"p = 0.7": "not trained yet", "p = 0.8": "not trained yet"}
+    assert [p.absent for p in panels] == [left] * shown
 
 
 def found_of(stored, methods=("FedAvg", "Mixture"), places=(0.3, 0.7), asked=5):
