@@ -151,20 +151,23 @@ def only_stored(scale: str) -> bool:
     return scale != "quick" and os.environ.get("FEDLIB_STORED") == "1"
 
 
-def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
+def stored(
+    section: Section, methods: Sequence[str], scale: str, *, part: bool = False
+) -> list[Panel]:
     """Return a panel per data set of ``scale`` from results that are there, training nothing.
 
     While a campaign is under way methods have different seeds: see ``comparable``. What is there is
     shown, and what is not is listed as ``absent``. A data set of which one end of a range is still
     to be trained has no panel: what skew or exploration is worth cannot be told of one end alone,
-    and a mean over a part of the range is no mean over the range.
+    and a mean over a part of the range is no mean over the range. With ``part`` it has, for what
+    compares single numbers.
     """
     shown = []
     for name, setting in section.settings(scale).items():
         asked = section.by_run(scale, name, methods)
         found = [(run, [find(e) for e in every]) for run, every in asked]
         there = comparable(found)
-        if there and _ends(there) == _ends(found):
+        if there and (part or _ends(there) == _ends(found)):
             frame = together((run.method, run.where, results) for run, results in there)
             gone = _absent(found, {run.method for run, _ in there}) | _left(found, there)
             given_up = {run.method for run, _ in lost(section, scale, name)}

@@ -140,9 +140,9 @@ def _measured(item: PublishedTable) -> Iterator[dict[str, object]]:
     for scale in WITH_NUMBERS:
         gone = [(d, run) for d in section.settings(scale) for run, _ in lost(section, scale, d)]
         without += [row for d, run in gone for row in _diverged(item, scale, d, run)]
-        shown = stored(section, [], scale)
+        shown = stored(section, [], scale, part=True)
         for method in dict.fromkeys(run.method for _, run in gone):
-            shown += stored(section, [method], scale)
+            shown += stored(section, [method], scale, part=True)
         for panel in shown:
             printed = item.printed(panel.dataset).dropna(subset="value")
             runs = dict(iter(item.measured(panel).groupby(list(item.keys))))
