@@ -27,9 +27,9 @@ class Panel:
     """Runs of several methods on one data set: their setting and their metrics.
 
     ``trained`` is false when the runs come from the exported results of a larger scale. ``absent``
-    are methods and numbers ("p = 0.4") that are not in the frame, and why: "2 of 3 seeds",
-    "not trained yet".
-    ``untrained`` are runs of the frame that did not train: method, seed, where they stand, and why.
+    are methods that are not in the frame, and why: "2 of 3 seeds", "not trained yet". ``left`` are
+    the numbers at which no method of it has trained yet, as "p = 0.4". ``untrained`` are runs of
+    the frame that did not train: method, seed, where they stand, and why.
     """
 
     dataset: str
@@ -38,6 +38,7 @@ class Panel:
     frame: pd.DataFrame
     trained: bool
     absent: Mapping[str, str] = field(default_factory=dict)
+    left: Sequence[str] = ()
     untrained: pd.DataFrame = field(default_factory=lambda: untrained([]))
 
     @property
@@ -47,7 +48,7 @@ class Panel:
 
     def titled(self, words: str) -> Title:
         """Return the title of a field that shows some of the panel: figures list what it lacks."""
-        return Title(words, self.absent, self.untrained)
+        return Title(words, {**self.absent, **dict.fromkeys(self.left, NOT_YET)}, self.untrained)
 
     def only(self, methods: Collection[str]) -> "Panel":
         """Return the panel of some methods: those that are there, and those that are absent."""
@@ -169,10 +170,11 @@ def stored(
         there = comparable(found)
         if there and (part or _ends(there) == _ends(found)):
             frame = together((run.method, run.where, results) for run, results in there)
-            gone = _absent(found, {run.method for run, _ in there}) | _left(found, there)
+            gone = _absent(found, {run.method for run, _ in there})
             given_up = {run.method for run, _ in lost(section, scale, name)}
             gone |= {method: DIVERGED for method in gone if method in given_up}
-            missing: dict[str, Any] = {"absent": gone, "untrained": untrained(there)}
+            missing: dict[str, Any] = {"absent": gone, "left": _left(found, there)}
+            missing["untrained"] = untrained(there)
             shown.append(Panel(name, scale, setting, frame, trained=False, **missing))
     return shown
 
@@ -183,13 +185,13 @@ def _ends(runs: Iterable[tuple[Run, Any]]) -> dict[Any, tuple[float, float]]:
     return {name: (column.min(), column.max()) for name, column in places.items()}
 
 
-def _left(found: Iterable[tuple[Run, Any]], there: Iterable[tuple[Run, Any]]) -> dict[str, str]:
-    """Return the numbers at which none of the methods that are there has trained, and why."""
-    asked, done = (pd.DataFrame([run.where for run, _ in runs]) for runs in (found, there))
-    asked = asked.select_dtypes("number")
-    numbers = [(name, n) for name in asked for n in asked[name].dropna().unique()]
-    known = {name: {*done[name]} if name in done else {*()} for name in asked}
-    return {f"{name} = {n:g}": NOT_YET for name, n in numbers if n not in known[name]}
+def _left(found: Iterable[tuple[Run, Any]], there: Iterable[tuple[Run, Any]]) -> list[str]:
+    """Return the numbers at which runs are asked for and none are there, as "p = 0.4"."""
+    asked, done = (
+        {place: None for run, _ in runs for place in run.where.items()} for runs in (found, there)
+    )
+    lacking = [place for place in asked if place not in done]
+    return [f"{name} = {at:g}" for name, at in lacking if isinstance(at, int | float)]
 
 
 def _absent(
@@ -240,10 +242,9 @@ def comparable(
 
 
 def _on_a_grid(runs: Sequence[Run], rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without the numbers at which a run of their methods is left out.
+    """Return the rows without the values (p = 0.2) at which a run of their methods is left out.
 
-    The numbers of which the largest share is left out go first, of equal ones those of which there
-    are most.
+    The value of which the largest share is left out goes first, of equal ones one of the most.
     """
     theirs = [run.method in {*rows["method"]} for run in runs]
     every = pd.DataFrame([run.where for run in runs])[theirs].dropna(how="all")

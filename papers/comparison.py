@@ -193,7 +193,7 @@ def by_bytes(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """Return the same over the megabytes sent: fewer are better, and none are best."""
     means = table[table["kind"] == OWN].groupby("method", sort=False)["value"].mean()
     both = pd.DataFrame({"y": means}).assign(x=costs.groupby("method")["megabytes"].mean())
-    return _unbeaten(both, sign=-1)
+    return _unbeaten(both[both["x"].notna() | (both.index == MAJORITY)], sign=-1)
 
 
 def _unbeaten(means: pd.DataFrame, sign: int) -> pd.DataFrame:

@@ -21,7 +21,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from companion.claims import ELSEWHERE, FAILS, HOLDS, OPEN, TESTED, UNTESTED, UNTRAINED, Claim
+from companion.claims import (
+    DISCOVERY,
+    ELSEWHERE,
+    FAILS,
+    HOLDS,
+    OPEN,
+    TESTED,
+    UNTESTED,
+    UNTRAINED,
+    Claim,
+)  # fmt: skip
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
 from companion.plotting import title
@@ -167,8 +177,7 @@ def _size(section: str, dataset: str) -> str:
     stated = dataset in theirs and not section.startswith(UNSTATED)
     whole = f" of the paper's {theirs[dataset].rounds:,}" if stated else ""
     ours = " (the paper does not state theirs)" if section.startswith(UNSTATED) else ""
-    left = [name for name in panel.absent if " = " in name]
-    without = f", still without {' and '.join(left)}" if left else ""
+    without = f", still without {' and '.join(panel.left)}" if panel.left else ""
     return f"{many} {'seed' if many == '1' else 'seeds'}, {rounds:,}{whole} rounds{ours}{without}"
 
 
@@ -213,6 +222,8 @@ def told(claim: Claim, rival: str = "") -> str:
     if not rival:
         return f"{mean} ({ends})"
     if not clear:
+        chance = DISCOVERY < claim.p < 0.05 and (claim.low > 0 or claim.high < 0)
+        ends += "; it may be chance among so many claims" if chance else ""
         return f"does not differ clearly from {rival} ({mean}, {ends})"
     return f"{'beats' if sign > 0 else 'trails'} {rival} by {mean} ({ends})"
 

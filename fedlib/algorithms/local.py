@@ -150,8 +150,8 @@ class CommonestLabel(LocalTraining):
 
     So accuracy is the majority floor (ties go to the smallest label) and nll that of the smoothed
     marginal, finite also for a label that the client does not hold. A new client gets the most
-    frequent label of all examples that take part: what opted out counts for
-    its client only. Play one round.
+    frequent label of all examples that take part: what opted out counts for its client only. Play
+    one round.
 
     Reference: none; the majority-class baseline. A trained model may lie below it.
 

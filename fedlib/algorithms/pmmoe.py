@@ -211,7 +211,7 @@ class PMMoE(SecondStage):
         return equal_bytes(rows, state.shared, mine)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return what experts are worth to clients, which ones gates weigh, and how energies tell.
+        """Return what experts are worth to clients, the weights of gates, and how energies tell.
 
         ``[clients, M]``: "expert_accuracy" and "gate_share" on the client's tests,
         "expert_energy" and "kept_experts"; ``[clients, 1]``: "gate_entropy" (nats) and

@@ -95,7 +95,7 @@ def predicted_together(fed: Federation, code: Params, examples: int) -> int:
 
 
 def polled(code: Params, examples: int, clients: int) -> int:
-    """Return the distance of the test examples that new clients are given predictions for.
+    """Return the step from one test example that a new client is given predictions for to the next.
 
     All of them, or about ``MOST`` where every client's own network would read them.
     """

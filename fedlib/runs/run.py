@@ -241,7 +241,7 @@ def _played(experiment: Experiment, how: How) -> Iterator[tuple[Training, Report
 def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> State:
     """Return the state before round 0, given the final states of ``experiment.before``.
 
-    Where there was another first stage, its clients' own leaves replace those of the first.
+    With a stage ``beside`` the first, its clients' own leaves replace those of the first.
     """
     first, algorithm = None, experiment.algorithm
     if earlier:

@@ -34,7 +34,7 @@ def _by_run(table: pd.DataFrame, *more: str) -> Any:
 
 
 def sizes(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return how many clients use each cluster at last, the most popular first (Fig. 5).
+    """Return how many clients use each cluster after training, the most popular first (Fig. 5).
 
     Columns method, seed, where the run stands, rank (from 1) and value.
     """
@@ -116,14 +116,14 @@ def conclusion() -> dict[str, float]:
     return {name: float(found[0]) for name, found in conclusions(rows).items()}
 
 
-def concluded(table: pd.DataFrame, published: bool) -> pd.Series:
-    """Return the same in words at the largest J: mean, interval and, if asked, [published]."""
+def concluded(table: pd.DataFrame, known: pd.DataFrame) -> pd.Series:
+    """Return the same in words at the largest J: mean, interval and, where known, [published]."""
     named = {
         "over_ifca": "accuracy over IFCA's",
         "over_local": "accuracy over training alone",
         "less_spread": "part of IFCA's spread that is gone",
     }
-    found, theirs = conclusions(at_most(table, "J")), conclusion() if published else {}
+    found, theirs = conclusions(at_most(table, "J")), conclusion() if len(known) else {}
     return pd.Series({named[n]: frames.stated(v, theirs.get(n)) for n, v in found.items()})
 
 
@@ -210,8 +210,8 @@ def participation(frame: pd.DataFrame) -> pd.DataFrame:
 def options(frame: pd.DataFrame) -> pd.DataFrame:
     """Return how other ways to find clusters compare: by method accuracy, spread, use, traffic.
 
-    ``clusters in use`` are some client's best at last, ``open`` those still trained. A method
-    stands in a row for each rate of exploration that it was run at.
+    ``clusters in use`` are some client's best after training, ``open`` those still trained. A
+    method stands in a row for each rate of exploration that it was run at.
     """
     rows = {}
     explored = frame["eps"].map(", eps = {:g}".format, na_action="ignore").fillna("")

@@ -327,7 +327,7 @@ def parted(course: pd.DataFrame) -> pd.DataFrame:
 
 
 def crowded(course: pd.DataFrame) -> pd.DataFrame:
-    """Return by run how many experts are left at last, and how many permutations have their own.
+    """Return by run how many experts are left at the end, and how many permutations have their own.
 
     The last column is about the round in which the least used expert first had less than half its
     part: what all clients share, divided by what permutations differ in; NaN if no expert fell so

@@ -100,8 +100,10 @@ def test_a_range_is_shown_when_both_of_its_ends_are_stored(monkeypatch, ps, show
     monkeypatch.setattr("companion.panels.find", find)
     panels = [p for p in stored(SPECIALISTS, [], "paper") if p.dataset == "cifar10"]
     assert [sorted(p.frame["p"].unique()) for p in panels] == [list(ps)] * shown
-    left = {"p = 0.7": "not trained yet", "p = 0.8": "not trained yet"}
-    assert [p.absent for p in panels] == [left] * shown
+    assert [p.left for p in panels] == [["p = 0.7", "p = 0.8"]] * shown
+    for p in panels:  # also where some of the methods are shown
+        told = dict.fromkeys(("p = 0.7", "p = 0.8"), "not trained yet")
+        assert p.only(["FedAvg"]).name.absent == told and not p.absent
 
 
 def found_of(stored, methods=("FedAvg", "Mixture"), places=(0.3, 0.7), asked=5):

@@ -83,9 +83,9 @@ def test_what_the_paper_concludes_is_measured_on_each_seed():
     found = analysis.conclusions(analysis.at_most(table, "J"))
     said = {"over_ifca": 0.05, "over_local": 0.26, "less_spread": 0.5}
     assert all([*v] == pytest.approx([said.pop(n)] * 3) for n, v in found.items()) and not said
-    words = analysis.concluded(table, True)
+    words = analysis.concluded(table, analysis.printed())
     assert words.iloc[-1] == "0.500 ± 0.000 (3) [0.604]"
-    assert analysis.concluded(table, False).iloc[0] == "0.050 ± 0.000 (3)"
+    assert analysis.concluded(table, analysis.printed("other")).iloc[0] == "0.050 ± 0.000 (3)"
 
 
 def test_without_clusters_and_with_one_both_strategies_are_the_same():

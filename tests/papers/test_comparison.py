@@ -115,6 +115,8 @@ def test_over_bytes_fewer_are_better_and_who_sends_none_is_a_line():
     assert {t.get_text() for t in figure.axes[0].texts} == {"a", "c"} and len(drawn) == 4
     (level,) = (line for line in figure.axes[0].lines if line.get_label() == "d (0)")
     assert level.get_ydata()[0] == pytest.approx(0.401)
+    unknown = board.by_bytes(standings(ends), spent[:3])  # what "d" costs is not known
+    assert {*unknown["method"]} == {*"abc"}
     # Whoever sends and has no more than training alone is beaten by it.
     worse = board.by_bytes(standings(ends | {"d": ((0.6, 0.6), 0.5, 0.5)}), spent)
     assert {*worse["method"][worse["best"]]} == {"c", "d"}

@@ -1,10 +1,11 @@
 """What notebooks open with: sentences written by hand, whose numbers are computed."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
-from companion.claims import ELSEWHERE, UNTESTED, Claim, judge
+from companion.claims import ELSEWHERE, OPEN, UNTESTED, Claim, judge
 from fedlib import paths
 from papers import findings, short
 from papers.comparison import PROPOSED
@@ -37,6 +38,13 @@ SAID = {
 @pytest.mark.parametrize(("gain", "said"), SAID.items())
 def test_a_number_has_a_direction_or_a_sign_and_never_both(gain, said):
     assert short.told(of(gain), "b") == said
+
+
+def test_an_interval_to_one_side_that_decides_nothing_has_its_reason():
+    close = replace(of(-0.05), verdict=OPEN, p=0.03)
+    said = "does not differ clearly from b (-4.9 points, 95% CI -5.1 to -4.7, 3 seeds"
+    assert short.told(close, "b") == f"{said}; it may be chance among so many claims)"
+    assert short.told(replace(close, p=0.2), "b") == f"{said})"
 
 
 def test_what_was_not_trained_is_said_to_be_so():
