@@ -47,7 +47,7 @@ def _setup(section: Section, scale: str, dataset: str) -> dict[str, str]:
     every = [stage for experiment in last for stage in experiment.stages]
     clients = {e: e.task.partition.population() for e in every}
     federated = [e for e in every if e.algorithm.federates and clients[e] != 1] or every
-    nets = [Net(e.task.model, *data.form(e.task.dataset)) for e in federated]
+    kinds = dict.fromkeys((e.task.model, *data.form(e.task.dataset)) for e in federated)
     return {
         "examples, training + test": _examples(last[0].task.dataset),
         "clients": _several(clients[e] or "one per writer" for e in federated),
@@ -56,7 +56,7 @@ def _setup(section: Section, scale: str, dataset: str) -> dict[str, str]:
         ),
         "rounds": _several(e.rounds for e in federated),
         "network": _several(as_code(e.task.model) for e in federated),
-        "parameters": _several(f"{n.parameters():,}" for n in nets),
+        "parameters": _several(f"{Net(*kind).parameters():,}" for kind in kinds),
         "batch size": _several(e.algorithm.batch_size or "all" for e in federated),
         "local epochs": _several(e.algorithm.epochs for e in federated),
         "client's optimiser": _several(_optimiser(e.algorithm.client) for e in federated),

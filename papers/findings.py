@@ -13,7 +13,7 @@ stored, the column ``unknown`` has what stands instead, if anything. Brackets ar
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -200,7 +200,7 @@ _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
     _floor, _own_scale, _last_client, _printed_fedavg, _too_small, _divergence, _joining, _energies,
     _equal_size, _label_sets, _gains, _leaderboard,
 )  # fmt: skip
-NUMBERS = {of.__name__.strip("_").replace("_", " "): of for of in _FUNCTIONS}
+NUMBERS = {of.__name__.strip("_").replace("_", " "): cache(of) for of in _FUNCTIONS}
 _KNOWN: dict[str, Callable[[], Numbers]] = {"scorecard": lambda: {"line": line()}, **NUMBERS}
 
 

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -216,6 +217,7 @@ def _ranks(tokens: NDArray[np.int32], vocabulary: Sequence[str]) -> NDArray[np.i
     return ids
 
 
+@lru_cache(maxsize=1)
 def digits() -> Dataset:
     """The 1,797 digits of scikit-learn as 16x16 pictures, 1,437 for training and 360 for testing.
 

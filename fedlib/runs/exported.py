@@ -10,8 +10,9 @@ the others, and a process reads a footer once.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def group_of(path: Path) -> str:
     return _numbered(path)[0]
 
 
-# Read once per process, and again when a file is replaced: of every file its time, size and inode.
+# Read once per process, and again when a file is replaced: of every file its stamp.
 _FOOTERS: dict[Path, tuple[tuple[int, ...], pq.FileMetaData, dict[str, int]]] = {}
 
 
@@ -127,8 +128,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, pq.FileMetaData, dict[str, int]]]
     It stays the file that the footer is of if it is being replaced.
     """
     with atomic.reading(path, WHAT), path.open("rb") as file:
-        stat = os.fstat(file.fileno())
-        stamp = stat.st_mtime_ns, stat.st_size, stat.st_ino
+        stamp = _stamp(file.fileno())
         if path not in _FOOTERS or _FOOTERS[path][0] != stamp:
             footer = pq.read_metadata(file)
             _FOOTERS[path] = stamp, footer, _groups(footer)
@@ -179,17 +179,30 @@ def _read(path: Path, key: str, columns: Sequence[str]) -> pa.Table:
         return parquet.read_row_group(groups[key], columns=[*columns], use_threads=False)
 
 
-def places() -> dict[str, Path]:
+def places() -> Mapping[str, Path]:
     """Return the file of every exported key: of files of one name the one that was added last.
 
     Damaged if a file cannot be read, which may hold any.
     """
-    return {key: path for path in files() for key in keys_in(path)}
+    return _places(tuple((path, _stamp(path)) for path in files()))
+
+
+@lru_cache(maxsize=1)  # asked for every run of every figure
+def _places(state: tuple[tuple[Path, tuple[int, ...]], ...]) -> Mapping[str, Path]:
+    return {key: path for path, _ in state for key in keys_in(path)}
 
 
 def path_of(experiment: Experiment) -> Path | None:
     """Return the file in which the exported result of an experiment lies, if it does."""
     return places().get(experiment.key)
+
+
+def _stamp(file: Path | int) -> tuple[int, ...]:
+    """Return what changes when a file is replaced, nothing where a link leads nowhere."""
+    with suppress(FileNotFoundError):
+        stat = os.stat(file)
+        return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino
+    return ()
 
 
 def exported() -> list[Result]:

@@ -186,6 +186,17 @@ def test_files_of_one_name_count_from_the_first_to_the_last():
     assert len(exported()) == len(module.places()) == 4
 
 
+def test_who_looks_for_runs_opens_each_file_once_until_one_is_replaced(monkeypatch):
+    export([made(RUNS[0])], "a")
+    export([made(RUNS[1])], "b")
+    asked, keys = [], module.keys_in
+    monkeypatch.setattr(module, "keys_in", lambda path: asked.append(path.stem) or keys(path))
+    assert [path_of(e).stem for e in (*RUNS[:2], *RUNS[:2])] == ["a", "b"] * 2
+    assert sorted(asked) == ["a", "b"]
+    export([made(SECOND)], "b")
+    assert path_of(RUNS[1]) is None and path_of(SECOND).stem == "b"
+
+
 # A chain is a first stage and what began with it. Bits differ between processors.
 
 
