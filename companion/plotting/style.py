@@ -161,13 +161,13 @@ def findings(
     panels: Mapping[str, pd.DataFrame], method: str, other: str, x: str = "round",
     unit: str = "points",
 ) -> str:  # fmt: skip
-    """Return a heading of one line: the ``finding`` of the first real data with both methods.
+    """Return a heading of one line: the ``finding`` of every real data set with both methods.
 
-    That is the paper's main data set; where no name tells of real data it is the last one with both
-    methods. It is at the largest ``x`` that both have, or of all rows where ``x`` is "". Runs that
-    did not train are left out.
+    Where no name tells of real data it is that of the last panel with both methods. It is at the
+    largest ``x`` that both have, or of all rows where ``x`` is "". Runs that did not train are left
+    out.
     """
-    real, told = "", ""
+    real, told = dict[str, str](), dict[str, str]()
     for name, rows in panels.items():
         rows = rows[rows["method"].isin([method, other])]
         gone, keys = untrained_of(name, rows)
@@ -182,10 +182,12 @@ def findings(
                 rows = rows[rows[x] == last]
                 where += "" if x == "round" else f"{', ' * bool(where)}{x} = {last:g}"
             where = where.replace(" (standard)", "").replace("\n", ", ")  # real data need no word
-            at = f" ({where})" if where else ""
-            told = f"{method} minus {other}{at}: {finding(rows, method, other, unit)}"
-            real = real or (told if name.endswith(REAL) else "")
-    return real or told
+            told = {where: finding(rows, method, other, unit)}
+            real |= told if name.endswith(REAL) else {}
+    shown = [*(real or told).items()]
+    if len(shown) > 1:
+        return f"{method} minus {other}: {'; '.join(f'{how} ({where})' for where, how in shown)}"
+    return "".join(f"{method} minus {other}{f' ({p})' * bool(p)}: {how}" for p, how in shown)
 
 
 def untrained_of(name: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

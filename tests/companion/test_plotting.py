@@ -80,8 +80,10 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert plotting.findings({"here": table}, "a", "b") == f"a minus b: {told}"
     both = {"first": table, "here": table} | alone  # one line, of the last that has both
     assert plotting.findings(both, "a", "b") == f"a minus b (here): {told}"
-    real = {"C (standard)": table, "M (standard)": table, "toys": table}  # the first of real data
+    real = {"C (standard)": table, "toys": table}
     assert plotting.findings(real, "a", "b") == f"a minus b (C): {told}"
+    real |= {"M (standard)": table} | alone
+    assert plotting.findings(real, "a", "b") == f"a minus b: {told} (C); {told} (M)"
     few = table[table["seed"] < 2]
     assert plotting.findings({"here": few}, "b", "a") == "b minus a: -10.0 points, 2 seeds"
     plain = plotting.findings({"here": table}, "a", "b", unit="")
