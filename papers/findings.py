@@ -28,6 +28,7 @@ from companion.scorecard.page import AGREES, OTHER
 from fedlib import paths
 from fedlib.runs import atomic
 from papers import comparison
+from papers.adaptive import analysis as clusters
 from papers.fedmix import ENSEMBLE, FEDMIX
 from papers.fedmix import claims as fedmix
 from papers.judging import by, scored
@@ -133,6 +134,12 @@ def _divergence() -> Numbers:
     return {"mean": f"{np.mean([*mean.values()]):.2f}", "rounds": fedmix.final_rounds(frame)}
 
 
+def _skew() -> Numbers:
+    theirs = clusters.conclusion()
+    said = {"ifca": theirs["over_ifca"], "alone": theirs["over_local"]}
+    return {name: f"{100 * gain:+.1f} points" for name, gain in said.items()}
+
+
 def _joining() -> Numbers:
     lost = starting("new_clients", "two_class_mnist", "Without a gate")
     return {"right": f"{lost.effect / 10:.1%} [{lost.low / 10:.1%}, {lost.high / 10:.1%}]"}
@@ -197,8 +204,8 @@ def _label_sets() -> Numbers:
 
 
 _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
-    _floor, _own_scale, _last_client, _printed_fedavg, _too_small, _divergence, _joining, _energies,
-    _equal_size, _label_sets, _gains, _leaderboard,
+    _floor, _own_scale, _last_client, _printed_fedavg, _too_small, _divergence, _joining, _skew,
+    _energies, _equal_size, _label_sets, _gains, _leaderboard,
 )  # fmt: skip
 NUMBERS = {of.__name__.strip("_").replace("_", " "): cache(of) for of in _FUNCTIONS}
 _KNOWN: dict[str, Callable[[], Numbers]] = {"scorecard": lambda: {"line": line()}, **NUMBERS}

@@ -6,8 +6,9 @@ They are filled from the results of the standard scale, by the claims that noteb
                                          or trails it, or does not differ clearly, or no runs yet
     [[section/dataset | claim | +]]      the signed number and its interval, as in README
     [[section/dataset | claim]]          the number, its interval and its seeds
-    [[section/dataset | claim | holds]]  the same, of a claim that "holds", "does not hold" or is
-                                         "tested" at all; with a minus before it the negative
+    [[section/dataset | claim | holds]]  the same, of a claim that "holds", "does not hold", is
+                                         "undecided" or is "tested" at all; with a minus before it
+                                         the negative
     [[section/dataset]]                  how many seeds, and rounds, and the paper's
     [[finding | number]]                 a number of `papers.findings`
 
@@ -46,7 +47,7 @@ from papers.registry import REGISTRY
 from papers.specialists import analysis as two_experts
 from papers.specialists import claims as specialists
 
-VERDICTS = {"holds": (HOLDS,), "does not hold": (FAILS,), "tested": TESTED}
+VERDICTS = {"holds": (HOLDS,), "does not hold": (FAILS,), "undecided": (OPEN,), "tested": TESTED}
 FIELD = re.compile(r"\[\[([^\]]+)\]\]")
 SCALE = "standard"
 UNSTATED = ("rotated", "permuted", "adaptive")  # sections whose paper states no number of rounds
