@@ -186,7 +186,8 @@ def findings(
             real |= told if name.endswith(REAL) else {}
     shown = [*(real or told).items()]
     if len(shown) > 1:
-        return f"{method} minus {other}: {'; '.join(f'{how} ({where})' for where, how in shown)}"
+        each = (f"{how.rpartition(',')[0]} ({where})" for where, how in shown)  # titles have seeds
+        return f"{method} minus {other}: {'; '.join(each)}"
     return "".join(f"{method} minus {other}{f' ({p})' * bool(p)}: {how}" for p, how in shown)
 
 
@@ -341,7 +342,8 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     if heading:
         wide = int(LETTERS * figure.get_figwidth())
         small = max(map(len, heading.splitlines())) > wide  # small letters spare a line
-        lines = [fill(line, int(wide * (1.2 if small else 1))) for line in heading.splitlines()]
+        across = int(wide * (1.2 if small else 1))
+        lines = [fill(line, across, break_on_hyphens=False) for line in heading.splitlines()]
         figure.suptitle("\n".join(lines), fontsize="small" if small else "medium")
     known: dict[str, Any] = {}
     for ax in figure.axes:
