@@ -2,67 +2,58 @@
 
     python -m benchmarks.mutants [--some PATTERN] [FILE ...]
 
-mutmut makes the mutants of one file after another, in a copy of the project in build/mutants, and
-runs the tests of `TESTS` that reach them, without those of hypothesis, whose draws would decide.
-`--some` takes a part of them: "*[37]" is one in five. A mutant that no test kills is printed.
-docs/MUTANTS.md has the score.
+mutmut makes the mutants of the files of one room after another, in a copy of the project in
+build/mutants, and runs the tests of `TESTS` that reach them, without those of hypothesis, whose
+draws would decide. `--some` takes a part of them: "*[37]" is one in five. What no test kills is
+printed, as lines before and after, but for a device that is left out, which changes nothing on a
+CPU. docs/MUTANTS.md has the score.
 """
 
+import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedlib import paths
 
 COPIED = ("fedlib", "companion", "papers", "benchmarks", "tests", "notebooks", "figures", "docs")
-# Which test files see the mutants of a file; of what is not here, those of its room.
+# Which test files see the mutants of a room.
 TESTS = {
-    "fedlib/algorithms/arithmetic.py": "fedmix loops mixture",
-    "fedlib/algorithms/drift.py": "loops",
-    "fedlib/algorithms/fedavg.py": "optim engine private",
-    "fedlib/algorithms/fedem.py": "loops",
-    "fedlib/algorithms/fedmix.py": "fedmix newcomers",
-    "fedlib/algorithms/ifca.py": "ifca",
-    "fedlib/algorithms/local.py": "newcomers metrics",
-    "fedlib/algorithms/mixture.py": "mixture ifca",
-    "fedlib/algorithms/personal.py": "loops splitting",
-    "fedlib/algorithms/pmmoe.py": "pmmoe",
-    "fedlib/algorithms/private.py": "private",
-    "fedlib/algorithms/server_training.py": "loops splitting",
-    "fedlib/algorithms/splitting.py": "splitting",
-    "fedlib/engine/selection.py": "training",
-    "fedlib/engine": "engine batches training",
-    "fedlib/partition/held_out.py": "partition opt_out",
-    "fedlib/partition": "partition partition_schemes",
+    "fedlib/algorithms": "algorithms batches fedmix ifca loops metrics mixture modules newcomers "
+    "opt_out pmmoe private splitting trained unequal",
+    "fedlib/engine": "algorithms batches engine ifca loops metrics modules newcomers opt_out optim "
+    "trained training unequal",
+    "fedlib/partition": "newcomers opt_out partition partition_schemes values",
     "companion/claims.py": "claims",
 }
 CONFIGURATION = """
 [tool.mutmut]
 source_paths = ["companion", "fedlib"]
-only_mutate = ["{file}"]
+only_mutate = {files}
 also_copy = {copied}
 pytest_add_cli_args = ["-m", "not hypothesis", "-p", "no:cacheprovider"]
 pytest_add_cli_args_test_selection = {tests}
 """
+MUTMUT = (sys.executable, "-m", "mutmut")
+_DEVICE = re.compile(r"device=[\w.]+|[ ,]")
 
 
-def files() -> list[str]:
-    """Return all files that are mutated."""
-    found = (paths.ROOT / one for one in TESTS)
-    some = (sorted(path.glob("*.py")) if path.is_dir() else [path] for path in found)
-    return [str(file.relative_to(paths.ROOT)) for part in some for file in part]
+def files(asked: Sequence[str]) -> dict[str, list[str]]:
+    """Return the files that are mutated, those ``asked`` for or all, by room."""
+    found = {}
+    for room in TESTS:
+        path = paths.ROOT / room
+        every = sorted(path.glob("*.py")) if path.is_dir() else [path]
+        names = [str(file.relative_to(paths.ROOT)) for file in every]
+        found[room] = [name for name in names if name in asked or not asked]
+    return {room: names for room, names in found.items() if names}
 
 
-def tests_of(file: str) -> list[str]:
-    """Return the test files that see a file's mutants."""
-    names = TESTS.get(file) or TESTS[str(Path(file).parent)]
-    return [f"tests/{file.partition('/')[0]}/test_{name}.py" for name in names.split()]
-
-
-def measure(file: str, some: list[str]) -> Counter[str]:
-    """Run the mutants of a file, or those of some patterns; return what became of how many."""
+def measure(room: str, files: Sequence[str], some: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """Run the mutants of some files of a room; yield each mutant's name and what became of it."""
     home = paths.build() / "mutants"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
@@ -70,27 +61,42 @@ def measure(file: str, some: list[str]) -> Counter[str]:
     for folder in COPIED:
         shutil.copytree(paths.ROOT / folder, home / folder, ignore=skipped)
     copied = [folder for folder in COPIED if folder not in ("companion", "fedlib", "tests")]
-    told = CONFIGURATION.format(file=file, copied=copied, tests=tests_of(file))
+    tests = [f"tests/{room.partition('/')[0]}/test_{name}.py" for name in TESTS[room].split()]
+    told = CONFIGURATION.format(files=[*files], copied=copied, tests=tests)
     project = (paths.ROOT / "pyproject.toml").read_text()
     (home / "pyproject.toml").write_text(project + told.replace("'", '"'))
-    mutmut = [sys.executable, "-m", "mutmut"]
-    subprocess.run([*mutmut, "run", "--max-children", "1", *some], cwd=home, check=False)
-    how = {"cwd": home, "check": True, "capture_output": True, "text": True}
-    said = subprocess.run([*mutmut, "results", "--all", "true"], **how).stdout
-    lines = [line.strip() for line in said.splitlines() if ": " in line]
-    print(*(line for line in lines if line.endswith("survived")), sep="\n")
-    return Counter(line.rpartition(": ")[2] for line in lines)
+    subprocess.run([*MUTMUT, "run", "--max-children", "1", *some], cwd=home, check=False)
+    for line in asked(home, "results", "--all", "true"):
+        name, _, end = line.strip().rpartition(": ")
+        if end == "survived":
+            shown = asked(home, "show", name)
+            changed = [line for line in shown if re.match(r"[+-](?![+-]{2} )", line)]
+            if len({_DEVICE.sub("", line[1:]) for line in changed}) == 1:
+                continue
+            print(name, *changed, sep="\n")
+        if name:
+            yield name, end
 
 
-def main(asked: list[str]) -> None:
+def asked(home: Path, *words: str) -> list[str]:
+    """Return the lines that mutmut prints."""
+    command = [*MUTMUT, *words]
+    done = subprocess.run(command, cwd=home, check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()
+
+
+def main(words: list[str]) -> None:
     """Print the score of every file that is asked for, or of all."""
-    some = asked[1:2] if asked[:1] == ["--some"] else []
-    for file in asked[2 * len(some) :] or files():
-        found = measure(file, some)
-        killed = found["killed"] + found["timeout"]
-        total = killed + found["survived"] + found["no tests"]
-        share = killed / max(total, 1)
-        print(f"{file}: {killed} of {total} mutants killed ({share:.0%})", flush=True)
+    some = words[1:2] if words[:1] == ["--some"] else []
+    for room, names in files(words[2 * len(some) :]).items():
+        ends = defaultdict[str, Counter[str]](Counter)
+        for name, end in measure(room, names, some):
+            ends[f"{name.rpartition('.')[0].replace('.', '/')}.py"][end] += 1
+        for file, found in ends.items():
+            killed = found["killed"] + found["timeout"]
+            total = killed + found["survived"] + found["no tests"]
+            share = killed / max(total, 1)
+            print(f"{file}: {killed} of {total} mutants killed ({share:.0%})", flush=True)
 
 
 if __name__ == "__main__":

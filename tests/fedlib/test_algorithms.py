@@ -127,6 +127,23 @@ def played(once):
     return algorithm, fed, copy.deepcopy(state), report
 
 
+def size_of(leaves):
+    return sum(float(t.double().abs().sum()) for t in leaves)
+
+
+@pytest.mark.parametrize("name", BATTERY)
+def test_an_algorithm_starts_and_moves_as_it_always_has(name):
+    """No draw, rate or weight of a method differs from what stored results were trained with."""
+    fed, (size, way) = ragged(), GOLDEN["leaves"][name]
+    first = begun(BATTERY[name], fed)
+    old = copy.deepcopy({**first.shared, **first.local})
+    assert size_of(old.values()) == pytest.approx(size, rel=1e-5)
+    last, _ = play(BATTERY[name], fed, rounds=2, state=first)
+    new = {**last.shared, **last.local}
+    # Small movements are differences of large numbers, and Adam's are as large as any.
+    assert size_of(new[n].double() - t for n, t in old.items()) == pytest.approx(way, rel=1e-2)
+
+
 @pytest.mark.slow
 @every
 def test_training_lowers_a_finite_loss(algorithm):

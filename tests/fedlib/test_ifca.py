@@ -9,6 +9,7 @@ from conftest import LENET, make_federation, scatter
 from hypothesis import given
 from hypothesis import strategies as st
 from playing import SKEWED, close, equal, held_by, loss_on, play, stepped
+from torch.nn.functional import cross_entropy
 
 from fedlib import Task, adam, sgd
 from fedlib.algorithms import IFCA, FedAvg, Local, Mixture, ifca
@@ -100,6 +101,7 @@ def test_clients_predict_with_the_cluster_that_fits_them(inference):
         right = fed.net(model(state, best), x).argmax(-1) == y
         assert scores.accuracy[row] == pytest.approx(float(right.double().mean()))
     seen = algorithm.observe(fed, algorithm.assign_models(fed, state))
+    assert seen["cluster_nll"].shape == seen["clusters"].shape
     assert seen["clusters"].sum() == 4 and seen["cluster_share"].sum() == 1
 
 
@@ -146,19 +148,29 @@ def test_converged_clusters_leave_with_their_best_weights():
 
 
 def test_a_cluster_leaves_at_its_patience_th_check_without_an_improvement():
-    """By hand: 3, 2 (the best), 2, 2.5; the other improves at every check."""
-    stop, is_open = ifca.ClusterStop(patience=2), torch.ones(2).bool()
+    """By hand: 3, 2 (the best), 2, 2.5; one improves at every check, one is nobody's."""
+    stop, is_open = ifca.ClusterStop(patience=2), torch.ones(3).bool()
     name = f"{ifca.CLUSTERS}w"
-    begun = stop.initial_state({name: torch.zeros(2)}, is_open)
+    begun = stop.initial_state({name: torch.zeros(3)}, is_open)
     state, left = State({}, {}, memory={ifca.OPEN: is_open, **begun}), []
     for t, first in enumerate([3.0, 2.0, 2.0, 2.5, 1.0]):
-        state = replace(state, shared={name: torch.full((2,), float(t))})
-        fit = torch.tensor([[first, 9.0], [9.0, 5.0 - t], [torch.nan, torch.nan]])
+        state = replace(state, shared={name: torch.full((3,), float(t))})
+        fit = torch.tensor([[first, 9.0, 9.0], [9.0, 5.0 - t, 9.0], [torch.nan] * 3])
         state = stop.closed(state, fit, torch.tensor([0, 1, 0]))
         left.append(state.memory[ifca.OPEN].tolist())
         if t == 3:
-            assert state.shared[name].tolist() == [1.0, 3.0]
-    assert left == [[True, True]] * 3 + [[False, True]] * 2
+            assert state.shared[name].tolist() == [1.0, 3.0, 3.0]
+    assert left == [[True, True, True]] * 3 + [[False, True, True]] * 2
+
+
+def test_a_client_with_one_example_has_a_loss_under_every_cluster():
+    fed, algorithm = make_federation((1, 5)), IFCA(clusters=2)
+    shared = algorithm.init(fed, 0).shared
+    fit = algorithm.fits(fed, shared, fed.train, torch.arange(2))
+    x, y = held_by(fed.train, 0)
+    for j in range(2):
+        w = {n: t[j] for n, t in select_prefix(shared, ifca.CLUSTERS).items()}
+        torch.testing.assert_close(fit[0, j], cross_entropy(fed.net(w, x), y))
 
 
 def test_a_good_initialisation_is_drawn_until_every_cluster_has_its_share():

@@ -34,9 +34,15 @@ def averaged(ends):
 class Plain:
     """A federation for a plain loop: an MLP as a function of four tensors, and its mini-batches."""
 
-    def __init__(self, algorithm):
-        self.algorithm, self.fed = algorithm, make_federation(SIZES, model=MLP((6,)))
+    def __init__(self, algorithm, members=None):
+        self.algorithm, self.members = algorithm, members
+        self.fed = self.federation()
         self.first = algorithm.init(self.fed, 0)
+
+    def federation(self):
+        fed = make_federation(SIZES, model=MLP((6,)))
+        fed.members = self.members
+        return fed
 
     def logits(self, w, x):
         a, b, c, d = w.values()
@@ -88,8 +94,7 @@ class Plain:
 
     def played(self):
         """The state that the engine ends with."""
-        fed = make_federation(SIZES, model=MLP((6,)))
-        return play(self.algorithm, fed, ROUNDS, cohort=COHORT)[0]
+        return play(self.algorithm, self.federation(), ROUNDS, cohort=COHORT)[0]
 
     def compare(self, shared, own, prefix="own."):
         """The engine's state has what a loop has: the server's leaves, and every client's."""
@@ -119,8 +124,10 @@ def test_fedavg_with_any_server_and_fedprox(mu, name):
     close(shared, p.played().shared, **NEAR)
 
 
-def test_scaffold():
-    p = Plain(alg.SCAFFOLD(**FAST))
+@pytest.mark.parametrize(("size", "members"), [(4, None), (None, None), (4, [0, 1])])
+def test_scaffold(size, members):
+    p = Plain(alg.SCAFFOLD(**{**FAST, "batch_size": size}), members)
+    n = len(members or SIZES)
     w = {n: t for n, t in p.first.shared.items() if not n.startswith("control.")}
     c = {n: torch.zeros_like(t) for n, t in w.items()}
     own = [c] * 3
@@ -134,8 +141,8 @@ def test_scaffold():
                 steps += 1
             own[row] = {n: t - c[n] + (w[n] - mine[n]) / (steps * LR) for n, t in own[row].items()}
             ends.append((1 / COHORT, mine))
-        moved = zip(own, before, strict=True)
-        c = averaged([(1 / 3, {n: a[n] - b[n] + c[n] for n in c}) for a, b in moved])
+        moved = zip(own[:n], before[:n], strict=True)
+        c = averaged([(1 / n, {k: a[k] - b[k] + c[k] for k in c}) for a, b in moved])
         w = averaged(ends)
     p.compare({**w, **add_prefix(c, "control.")}, own, prefix="drift.")
 
