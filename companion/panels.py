@@ -50,6 +50,11 @@ class Panel:
         """Return the title of a field that shows some of the panel: figures list what it lacks."""
         return Title(words, {**self.absent, **dict.fromkeys(self.left, NOT_YET)}, self.untrained)
 
+    @property
+    def without(self) -> str:
+        """In words at which numbers no method has trained, "" if all have."""
+        return f"still without {' and '.join(self.left)}" if self.left else ""
+
     def only(self, methods: Collection[str]) -> "Panel":
         """Return the panel of some methods: those that are there, and those that are absent."""
         absent = {method: why for method, why in self.absent.items() if method in methods}
@@ -58,9 +63,12 @@ class Panel:
     def judged(self, judge: Callable[..., Sequence[Claim]], *more: Any) -> list[Claim]:
         """Return the claims that ``judge`` makes of the frame: none rests on an untrained run.
 
-        ``more`` is handed to it after the frame.
+        ``more`` is handed to it after the frame. They tell at which numbers no run is stored yet.
         """
-        return sound(lambda frame: judge(frame, *more), self.frame, self.untrained)
+        every = sound(lambda frame: judge(frame, *more), self.frame, self.untrained)
+        if not self.left:
+            return every
+        return [replace(one, measured=f"{one.measured}; {self.without}") for one in every]
 
     def claims(self, judge: "Callable[[Panel], Sequence[Claim]]") -> list[Claim]:
         """Return the claims that ``judge`` makes of the panel, in the same way."""

@@ -24,7 +24,7 @@ from scipy import stats
 from companion import frames, scorecard
 from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTRAINED, judge
 from companion.panels import Panel
-from companion.scorecard.page import AGREES, OTHER
+from companion.scorecard.page import AGREES, DIFFERS, OTHER
 from fedlib import paths
 from fedlib.runs import atomic
 from papers import comparison
@@ -75,18 +75,36 @@ def _floor() -> Numbers:
     return {**said, "lost": len(lost), "nine": len(NINE)}
 
 
-def _own_scale() -> Numbers:
-    tables = [item for item in REGISTRY.tables if item.paper == "002"]
+def _at_own_scale(paper: str, dataset: str) -> pd.DataFrame:
+    """Return what was measured of a paper's numbers at its own scale; Missing if nothing."""
+    tables = [item for item in REGISTRY.tables if item.paper == paper]
     rows = scorecard.numbers(replace(REGISTRY, tables=tuple(tables)))
-    table = rows[rows["scale"].eq("paper") & rows["dataset"].eq("CIFAR-10")]
-    if not len(table):
-        raise Missing("the first version at its own scale")
+    rows = rows[rows["scale"].eq("paper") & rows["dataset"].eq(dataset) & ~rows["repeats"]]
+    if not len(rows):
+        raise Missing(f"{paper} on {dataset} at its own scale")
+    return rows
+
+
+def _own_scale() -> Numbers:
+    table = _at_own_scale("002", "CIFAR-10")
     agree = table["verdict"].eq(AGREES)
     gaps = -table["gap"][~agree]
     if not agree[table["method"].eq(FEDAVG)].all() or gaps.min() < 0:
         raise Unsupported(f"FedAvg does not agree, or a number is larger here: {table}")
     said = {"agree": int(agree.sum()), "numbers": len(table), "seeds": int(table["seeds"].max())}
     return {**said, "least": f"{gaps.min():.1f}", "most": f"{gaps.max():.1f}", "differ": len(gaps)}
+
+
+def _higher() -> Numbers:
+    table = _at_own_scale("001", "Fashion-MNIST")
+    gaps = table["gap"][table["verdict"].eq(DIFFERS)]
+    if gaps.min() < 0 or len(gaps) <= len(table) / 2:
+        raise Unsupported(f"numbers are smaller here, or few differ: {table}")
+    ps = sorted(table["setting"].str.extract(r"p=([\d.]+)")[0].astype(float).unique())
+    said = {"numbers": len(table), "seeds": int(table["seeds"].min()), "differ": len(gaps)}
+    agree, places = int(table["verdict"].eq(AGREES).sum()), _listed([f"{p:g}" for p in ps])
+    ends = dict(zip(("min", "max", "mean"), (gaps.min(), gaps.max(), gaps.mean()), strict=True))
+    return {**said, "agree": agree, "ps": places, **{n: f"{v:.1f}" for n, v in ends.items()}}
 
 
 def _last_client() -> Numbers:
@@ -204,8 +222,8 @@ def _label_sets() -> Numbers:
 
 
 _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
-    _floor, _own_scale, _last_client, _printed_fedavg, _too_small, _divergence, _joining, _skew,
-    _energies, _equal_size, _label_sets, _gains, _leaderboard,
+    _floor, _own_scale, _higher, _last_client, _printed_fedavg, _too_small, _divergence, _joining,
+    _skew, _energies, _equal_size, _label_sets, _gains, _leaderboard,
 )  # fmt: skip
 NUMBERS = {of.__name__.strip("_").replace("_", " "): cache(of) for of in _FUNCTIONS}
 _KNOWN: dict[str, Callable[[], Numbers]] = {"scorecard": lambda: {"line": line()}, **NUMBERS}

@@ -178,7 +178,7 @@ def _size(section: str, dataset: str) -> str:
     stated = dataset in theirs and not section.startswith(UNSTATED)
     whole = f" of the paper's {theirs[dataset].rounds:,}" if stated else ""
     ours = " (the paper does not state theirs)" if section.startswith(UNSTATED) else ""
-    without = f", still without {' and '.join(panel.left)}" if panel.left else ""
+    without = f", {panel.without}" if panel.left else ""
     return f"{many} {'seed' if many == '1' else 'seeds'}, {rounds:,}{whole} rounds{ours}{without}"
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from matplotlib import pyplot as plt
 
+from companion.claims import HOLDS, Claim
 from companion.frames import matrix, together
 from companion.panels import comparable, having, panels, several, stored
 from companion.plotting import curves
@@ -104,6 +105,8 @@ def test_a_range_is_shown_when_both_of_its_ends_are_stored(monkeypatch, ps, show
     for p in panels:  # also where some of the methods are shown
         told = dict.fromkeys(("p = 0.7", "p = 0.8"), "not trained yet")
         assert p.only(["FedAvg"]).name.absent == told and not p.absent
+        (claim,) = p.judged(lambda frame: [Claim("all p", "", "3", HOLDS, 3)])
+        assert claim.measured == "3; still without p = 0.7 and p = 0.8"
 
 
 def found_of(stored, methods=("FedAvg", "Mixture"), places=(0.3, 0.7), asked=5):
