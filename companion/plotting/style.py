@@ -181,7 +181,8 @@ def findings(
                 last = rows.groupby("method")[x].max().min()
                 rows = rows[rows[x] == last]
                 where += "" if x == "round" else f"{', ' * bool(where)}{x} = {last:g}"
-            where = where.replace(" (standard)", "").replace("\n", ", ")  # real data need no word
+            where = where.replace(" (standard)", "").replace(" (paper)", ", own scale")
+            where = where.replace("\n", ", ")
             told = {where: finding(rows, method, other, unit)}
             real |= told if name.endswith(REAL) else {}
     shown = [*(real or told).items()]
