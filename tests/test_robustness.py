@@ -14,6 +14,7 @@ from fedlib.runs import StoreError
 @pytest.mark.slow
 def test_a_child_says_what_it_returned_raised_or_died_of():
     assert child.call(lambda: {"a": [1]}) == (0, {"a": [1]}, "")
+    assert child.call(lambda: b"no JSON", seconds=60) == (0, "b'no JSON'", "")
     assert child.call(lambda: 1 / 0) == (1, None, "ZeroDivisionError: division by zero")
     assert child.call(lambda: os.kill(os.getpid(), signal.SIGKILL)).killed
     slow = child.Child(lambda: time.sleep(600))

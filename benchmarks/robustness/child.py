@@ -84,9 +84,10 @@ def _live(act: Callable[[], Any], far: int) -> None:
     except BaseException as caught:
         error = f"{type(caught).__name__}: {caught}"[:4000]
     finally:
-        with suppress(OSError):
-            os.write(far, json.dumps((said, error)).encode())
-        os._exit(code)
+        try:
+            os.write(far, json.dumps((said, error), default=repr).encode())
+        finally:
+            os._exit(code)  # whatever happens: a child that went on would run the parent's tests
 
 
 def call(act: Callable[[], Any], seconds: float = SECONDS) -> Ended:
