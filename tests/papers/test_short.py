@@ -63,7 +63,8 @@ def test_every_field_names_a_section_a_data_set_and_a_claim():
         if not dataset:
             assert where in {*findings.NUMBERS, "scorecard"}
             continue
-        assert dataset in REGISTRY.sections[section].settings("standard")
+        dataset, _, scale = dataset.partition("@")
+        assert dataset in REGISTRY.sections[section].settings(scale or "standard")
         assert section in short.CLAIMS
         if rest:
             start = re.split(r"\.\.\.|\d", rest[0])[0].strip() or "..."
