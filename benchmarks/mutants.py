@@ -42,17 +42,22 @@ _DEVICE = re.compile(r"device=[\w.]+|[ ,]")
 
 
 def files(asked: Sequence[str]) -> dict[str, list[str]]:
-    """Return the files that are mutated, those ``asked`` for or all, by room."""
+    """Return the files that are mutated, those ``asked`` for or all, by room.
+
+    ValueError for a file that is in no room.
+    """
     found = {}
     for room in TESTS:
         path = paths.ROOT / room
         every = sorted(path.glob("*.py")) if path.is_dir() else [path]
         names = [str(file.relative_to(paths.ROOT)) for file in every]
         found[room] = [name for name in names if name in asked or not asked]
+    if unknown := set(asked).difference(*found.values()):
+        raise ValueError(f"no mutants are made of {', '.join(sorted(unknown))}, only of {[*TESTS]}")
     return {room: names for room, names in found.items() if names}
 
 
-def measure(room: str, files: Sequence[str], some: Sequence[str]) -> Iterable[tuple[str, str]]:
+def measure(room: str, names: Sequence[str], some: Sequence[str]) -> Iterable[tuple[str, str]]:
     """Run the mutants of some files of a room; yield each mutant's name and what became of it."""
     home = paths.build() / "mutants"
     shutil.rmtree(home, ignore_errors=True)
@@ -62,23 +67,23 @@ def measure(room: str, files: Sequence[str], some: Sequence[str]) -> Iterable[tu
         shutil.copytree(paths.ROOT / folder, home / folder, ignore=skipped)
     copied = [folder for folder in COPIED if folder not in ("companion", "fedlib", "tests")]
     tests = [f"tests/{room.partition('/')[0]}/test_{name}.py" for name in TESTS[room].split()]
-    told = CONFIGURATION.format(files=[*files], copied=copied, tests=tests)
+    told = CONFIGURATION.format(files=[*names], copied=copied, tests=tests)
     project = (paths.ROOT / "pyproject.toml").read_text()
     (home / "pyproject.toml").write_text(project + told.replace("'", '"'))
     subprocess.run([*MUTMUT, "run", "--max-children", "1", *some], cwd=home, check=False)
-    for line in asked(home, "results", "--all", "true"):
+    for line in output_of(home, "results", "--all", "true"):
         name, _, end = line.strip().rpartition(": ")
         if end == "survived":
-            shown = asked(home, "show", name)
-            changed = [line for line in shown if re.match(r"[+-](?![+-]{2} )", line)]
-            if len({_DEVICE.sub("", line[1:]) for line in changed}) == 1:
+            shown = output_of(home, "show", name)
+            changed = [text for text in shown if re.match(r"[+-](?![+-]{2} )", text)]
+            if len({_DEVICE.sub("", text[1:]) for text in changed}) == 1:
                 continue
             print(name, *changed, sep="\n")
         if name:
             yield name, end
 
 
-def asked(home: Path, *words: str) -> list[str]:
+def output_of(home: Path, *words: str) -> list[str]:
     """Return the lines that mutmut prints."""
     command = [*MUTMUT, *words]
     done = subprocess.run(command, cwd=home, check=True, capture_output=True, text=True)
