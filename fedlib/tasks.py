@@ -4,6 +4,7 @@ Images are as clients see them: turned by an angle, called by other labels, crop
 """
 
 import math
+import os
 import warnings
 from dataclasses import replace
 from typing import Annotated, TypeVar
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedlib import data as datasets
+from fedlib import processor
 from fedlib.data import OWN, Dataset, Fitted, Split
 from fedlib.federation import OPTED_IN, Augmentation, Federation, Table
 from fedlib.models import Family, Net
@@ -91,6 +93,9 @@ def _resampled(images: Tensor, degrees: float) -> Tensor:
 def pick_device(device: str | torch.device = "auto") -> torch.device:
     """Return a device: "auto" is CUDA where there is one, else the CPU.
 
+    From then on a GPU's convolutions and recurrent nets use all bits of a float, as its other
+    kernels do. ``FEDLIB_PIN=0`` leaves torch's default, which rounds factors to 10 bits (TF32).
+
     UnknownName for a kind of device that is unknown, or not there.
     """
     name = str(device)
@@ -99,6 +104,8 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
     one_of("device", name.partition(":")[0], ("auto", "cpu", "cuda"))
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UnknownName(f"device {name!r} is not there: torch sees no CUDA device")
+    if name.startswith("cuda") and os.environ.get(processor.VARIABLE) != "0":
+        torch.backends.cudnn.allow_tf32 = False
     return torch.device(name)
 
 

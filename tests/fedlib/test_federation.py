@@ -126,6 +126,15 @@ def test_devices_that_are_there():
     assert pick_device() == pick_device("auto")
 
 
+@pytest.mark.parametrize(("freed", "tf32"), [("1", False), ("0", True)])
+def test_a_gpu_rounds_no_factor_to_ten_bits(monkeypatch, freed, tf32):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setenv("FEDLIB_PIN", freed)
+    assert pick_device("cuda").type == "cuda"
+    assert torch.backends.cudnn.allow_tf32 is tf32
+
+
 @refused("tasks")
 def test_impossible_tasks_are_errors(code, message):
     with pytest.raises(ValueError, match=message):
