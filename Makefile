@@ -59,7 +59,7 @@ CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) $(or $(call o
 	$(foreach part,$(subst ','\'',$(value SECTIONS)),--section '$(part)') $(foreach number,$(subst ','\'',$(value BLOCKS)),--block '$(number)')
 
 .PHONY: help env figures notebooks results plan campaign paper report site check test wire browser format lab bench \
-	determinism robust mutants clean
+	determinism gpu robust mutants clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -152,6 +152,9 @@ lab: $(ENV)  ## open the notebooks in JupyterLab
 bench: $(ENV)  ## measure speed and memory against a plain loop and the bare arithmetic
 	$(PY) -m benchmarks
 	$(PY) -m benchmarks.card
+
+gpu: $(ENV)  ## on a GPU: measure speed, distance from a CPU's numbers, and what the papers' scale costs
+	$(PY) -m benchmarks.gpu $(call option,DEVICE,device) $(call option,JOBS,jobs)
 
 determinism: $(ENV)  ## measure which runs have the same bits, and how far apart the others are
 	$(PY) -m benchmarks.determinism $(call option,DEVICE,device)

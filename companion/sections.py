@@ -210,7 +210,8 @@ class Registry:
     the earlier row of the same number (-1 for none), and in ``why_not`` why it is compared with no
     run ("" where it is); ``floors()``, what a client's commonest label is worth on a paper's
     partitions (paper, dataset, at, floor), and in ``floored`` by paper the column that ``at`` is;
-    ``blocks`` of the campaign, in their order.
+    ``gpu_hours`` by part of the papers' own scale, where a GPU timed it; ``blocks`` of the
+    campaign, in their order.
     """
 
     sections: Mapping[str, Section]
@@ -218,4 +219,5 @@ class Registry:
     published: Callable[[], pd.DataFrame]
     floors: Callable[[], pd.DataFrame]
     floored: Mapping[str, str]
+    gpu_hours: Mapping[str, float] = field(default_factory=dict)
     blocks: tuple[Block, ...] = ()

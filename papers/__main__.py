@@ -13,7 +13,6 @@ from rich import print as show
 from rich.markup import escape
 
 from companion import claims, scorecard
-from companion import notebooks as runner
 from companion import plan as planning
 from companion import results as kept_results
 from companion.sections import SCALES
@@ -57,6 +56,8 @@ def figures(
     stored: Annotated[bool, typer.Option("--stored", help="train nothing: what is there")] = False,
 ) -> None:
     """Run notebooks into executed copies and draw their figures into figures/<scale>/."""
+    from companion import notebooks as runner  # only here, as what trains needs no Jupyter
+
     more: dict[str, Any] = {"only": only, "jobs": jobs, "stored": stored}
     runner.figures(scale, dataset, seeds, rounds, device, **more)
 
@@ -64,12 +65,16 @@ def figures(
 @app.command(epilog="[bold]Example[/bold]  notebooks --only 07")
 def notebooks(only: Only = "", jobs: Jobs = 0) -> None:
     """Run notebooks at quick scale; write their outputs, and verdicts, back to the sources."""
+    from companion import notebooks as runner
+
     runner.refresh(only, jobs)
 
 
 @app.command()
 def verdicts(only: Only = "") -> None:
     """Compare the stored verdicts with those of the figures folder, quick scale."""
+    from companion import notebooks as runner
+
     numbers = [notebook.name[:2] for notebook in runner.select(only)]
     raise typer.Exit(not claims.compare(paths.figures() / "quick", numbers))
 

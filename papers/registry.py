@@ -9,6 +9,7 @@ import pandas as pd
 
 from companion.panels import Panel
 from companion.sections import Block, PublishedTable, Registry, Section
+from fedlib import paths
 from papers import comparison
 from papers.adaptive import analysis as adaptive
 from papers.adaptive import experiments as adaptive_runs
@@ -80,11 +81,27 @@ TABLES: tuple[PublishedTable, ...] = (
 )
 
 
+def hours_of(costs: pd.DataFrame) -> float:
+    """Return the hours that runs take a GPU, given how many there are and the seconds of some.
+
+    As many share the GPU as there are ``jobs``; a kind without a time counts as the mean.
+    """
+    each = costs["seconds"] / costs["jobs"]
+    return float((costs["runs"] * each.fillna(each.mean())).sum() / 3600)
+
+
+def _gpu_hours() -> dict[str, float]:
+    """Return the hours of a GPU by part, where one timed it: `benchmarks.gpu`."""
+    costs = pd.read_csv(paths.ROOT / "benchmarks" / "gpu" / "cost.csv")
+    return {str(part): hours_of(of) for part, of in costs.groupby("part")}
+
+
 REGISTRY = Registry(
     sections=SECTIONS,
     tables=TABLES,
     published=published,
     floors=floors,
     floored={"001": "p", "002": "p", "003": "p", "004": "S"},
+    gpu_hours=_gpu_hours(),
     blocks=tuple(Block(n, **of) for n, of in enumerate(tables("campaign.toml")["blocks"], 1)),
 )

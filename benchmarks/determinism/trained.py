@@ -111,10 +111,10 @@ def _train(folder: Path, way: Way, device: str) -> None:
     order = subjects()[:: -1 if way.backwards else 1]
     with runs_in(folder):
         for subject in order:
-            _one(subject, way, device)
+            train_one(subject, way, device)
 
 
-def _one(subject: Subject, way: Way, device: str) -> None:
+def train_one(subject: Subject, way: Way, device: str) -> None:
     """Train one subject; a way that stops leaves its last stage half done."""
 
     def half_way(completed: int, _: int, loss: float) -> None:

@@ -257,7 +257,8 @@ def at_own_scale(registry: Registry, numbers: pd.DataFrame) -> pd.DataFrame:
     ``numbers`` are those of `numbers`. A row per paper, section and data set: numbers, how many of
     them agree, differ or are imprecise, gap (mean of those that differ, measured - published),
     left (without a run at that scale), CPU hours (planned, of the campaign's block that trains
-    them; NaN where there is none, as what is left needs a GPU) and command.
+    them; NaN where there is none, as what is left needs a GPU), GPU hours (of those, where a GPU
+    timed them) and command.
     """
     once = numbers[~numbers["repeats"] & numbers["why_not"].eq("")]
     rows_of = defaultdict[tuple[str, str, str], set[int]](set)
@@ -275,18 +276,21 @@ def at_own_scale(registry: Registry, numbers: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(found)
     table = table[table["numbers"].gt(0)].reset_index(drop=True)
     train = [_training(registry, *of) for of in table[["section", "data", "left"]].to_numpy()]
-    return table.join(pd.DataFrame(train, columns=["CPU hours", "command"]))
+    return table.join(pd.DataFrame(train, columns=["CPU hours", "GPU hours", "command"]))
 
 
-def _training(registry: Registry, section: str, dataset: str, left: int) -> tuple[float, str]:
+def _training(
+    registry: Registry, section: str, dataset: str, left: int
+) -> tuple[float, float, str]:
     """Return the hours and the command that train what is left of a section at its own scale."""
     part = f"{section}:{dataset}"
     if not left:
-        return 0.0, ""
+        return 0.0, 0.0, ""
     for block in registry.blocks:
         if {section, part} & {re.split("[@/]", one)[0] for one in block.parts.get("paper", ())}:
-            return block.hours, f"make campaign BLOCKS={block.number}"
-    return np.nan, f"make paper SCALE=paper SECTIONS={part}"
+            return block.hours, np.nan, f"make campaign BLOCKS={block.number}"
+    hours = registry.gpu_hours.get(part, np.nan)
+    return np.nan, hours, f"make paper SCALE=paper SECTIONS={part}"
 
 
 def of_rows(registry: Registry) -> pd.Series:

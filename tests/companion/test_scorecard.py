@@ -227,10 +227,17 @@ def test_at_their_own_scale_numbers_are_counted_and_the_rest_has_its_command():
     rows.loc[rows["paper"].str.startswith("000"), "same"] = False
     found = at_own_scale(registry, rows).set_index("section")
     assert found.loc["first_version", [AGREES, DIFFERS, "left"]].tolist() == [3, 9, 0]
-    assert found.loc["first_version", ["gap", "CPU hours", "command"]].tolist() == [-2.5, 0, ""]
+    assert found.loc["first_version", ["gap", "CPU hours", "GPU hours", "command"]].tolist() == [
+        -2.5,
+        0,
+        0,
+        "",
+    ]
     left = found.loc["new_clients"]
     assert left["left"] == left["numbers"] and left[DIFFERS] == 0 and np.isnan(left["gap"])
     assert (left["CPU hours"], left["command"]) == (2.5, "make campaign BLOCKS=10")
-    alone = at_own_scale(replace(registry, blocks=()), rows).set_index("section").loc["new_clients"]
-    assert np.isnan(alone["CPU hours"])
+    of = {"new_clients:two_class_mnist_paper": 1.5}
+    none = replace(registry, blocks=(), gpu_hours=of)
+    alone = at_own_scale(none, rows).set_index("section").loc["new_clients"]
+    assert np.isnan(alone["CPU hours"]) and alone["GPU hours"] == 1.5
     assert alone["command"] == f"make paper SCALE=paper SECTIONS=new_clients:{alone['data']}"

@@ -5,6 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 from cases import refused
+from conftest import alone
 
 from fedlib.runs import StoreError
 from papers.__main__ import app, main
@@ -43,6 +44,20 @@ def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, aske
     command, *_ = words = arguments.split()
     code = main(words)
     assert heard == [(asked, how)] and code == (3 if command == "results" else 0)
+
+
+WITHOUT = "nbformat", "nbclient", "papermill", "IPython", "ipywidgets", "ipykernel", "jupyterlab"
+TRAINS = "campaign --plan --block 2", "blocks", "tasks 000/cifar10"
+
+
+def test_what_trains_needs_no_jupyter():
+    """On a machine with a GPU and nothing else, `campaign` ended with an ImportError."""
+    code = f"""import sys
+for name in {WITHOUT}: sys.modules[name] = None
+from papers.__main__ import main
+sys.exit(any(main(line.split()) for line in {TRAINS}))"""
+    done = alone(code)
+    assert done.returncode == 0 and "LeNet(" in done.stdout, done.stderr
 
 
 @refused("papers")

@@ -1,0 +1,259 @@
+"""What a GPU makes of it: how fast, how far from a CPU's numbers, and what the papers' scale costs.
+
+    python -m benchmarks.gpu [--device cuda] [--jobs 8] [--parts adaptive:cifar10 ...] [--keep]
+
+Each of three tables is written as soon as it is measured, into ``build/gpu/``, with ``--keep`` into
+``benchmarks/gpu/``: ``speed.csv``, rounds of the cases of `benchmarks.cases`, the engine's next to
+a plain loop's; ``bits.csv``, what `benchmarks.determinism` trains, on the GPU, on it again, and
+with factors of 10 bits (TF32), each next to the CPU; ``cost.csv``, a run of every kind of a part of
+the papers' own scale, by a few of its rounds, while as many others train as there are jobs (no
+seconds where it failed). The data of these parts must be there. ``GPU.md`` says what came out.
+"""
+
+import argparse
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+import torch
+
+from benchmarks.__main__ import MACHINE, machine, measure
+from benchmarks.cases import CASES
+from benchmarks.determinism.deviation import compare
+from benchmarks.determinism.subjects import Subject, subjects
+from benchmarks.determinism.trained import Way, runs_in, train_one, trained
+from companion.plan import planned
+from fedlib import paths, processor
+from fedlib.algorithms import CommonestLabel
+from fedlib.engine import State
+from fedlib.federation import Federation
+from fedlib.runs import Experiment
+from fedlib.runs.run import built, initial_state, rounds
+from fedlib.tasks import pick_device
+from papers.registry import REGISTRY, hours_of
+
+SPEED = ("A", "B", "C", "D", "F", "I", "H")
+CPU, GPU, AGAIN, TF32 = "cpu", "gpu", "gpu again", "tf32"
+PARTS = ("adaptive:cifar10", "specialists:ag_news", "fourteen:cifar10", "fourteen:ag_news")
+PLAYED, EPOCHS = 4, 3  # rounds of a run, and of a stage of one round epochs, that are timed
+KEPT = Path(__file__).parent / "gpu"
+SPEEDS, BITS, COSTS = "speed", "bits", "cost"
+FAR = 1e-5  # relative to all weights, after three rounds: more than rounding
+_PAGE = """# On a GPU, measured
+
+Written by `benchmarks.gpu`, with the tables in `benchmarks/gpu/`. Measured on: $machine.
+
+## Speed
+
+The engine trains a cohort in one program. Seconds a round, and how many times as long the loop of
+`benchmarks.plain` takes on the same card: one client after another, as it is usually written.
+
+| case | seconds a round | plain / engine |
+|---|---:|---:|
+$speed
+
+## The numbers of a CPU, but for rounding
+
+All $trained of `benchmarks.determinism` train on it. After three rounds $near of them are within a
+relative 1e-5 of the CPU's weights, in the median $median. Farther are those in which rounding
+decides, as they are between chunks on a CPU ([DETERMINISM.md](DETERMINISM.md)): $far.
+
+Trained again on the same card $same have the same bits. The others do not: $others.
+
+By default torch's convolutions on a GPU round their factors to 10 bits (TF32). With that, networks
+of convolutions end $tf32 from the CPU in the median and $worst at most; without it
+$convolutions. fedlib turns it off; `FEDLIB_PIN=0` leaves torch's default.
+
+## What the papers' own scale costs
+
+Runs were timed by a few of their rounds, $jobs at a time on the card, whose hours they share. A
+kind of run without a time counts as the mean of the others.
+
+| `make paper SCALE=paper SECTIONS=` | runs | hours a run | hours of the card |
+|---|---:|---:|---:|
+$costs
+"""
+
+
+def speed(device: torch.device, cases: tuple[str, ...] = SPEED, repeat: int = 3) -> pd.DataFrame:
+    """Return the seconds of a round by case, way and repetition."""
+    found = [measure(CASES[name], repeat, device).assign(case=name) for name in cases]
+    return pd.concat(found, ignore_index=True)
+
+
+def bits(subject: Subject, device: str, folder: Path) -> list[dict[str, Any]]:
+    """Return how far a subject's ways of training are from the CPU, and the GPU from itself."""
+    ways = {CPU: (CPU, CPU), GPU: (device, CPU), AGAIN: (device, GPU), TF32: (device, CPU)}
+    ends, found = {}, []
+    for way, (place, other) in ways.items():
+        torch.backends.cudnn.allow_tf32 = True  # torch's default, which only a freed process keeps
+        free = {processor.VARIABLE: "0" if way == TF32 else "1"}
+        with runs_in(folder / way), patch.dict(os.environ, free):
+            train_one(subject, Way(), place)
+        state, metrics = trained(folder, way, subject.experiment)
+        ends[way] = state.flat(), metrics
+        if way != CPU:
+            apart = compare(ends[other], ends[way])
+            found.append({"trained": subject.title, "way": way, **vars(apart)})
+    return found
+
+
+def kinds(part: str, scale: str = "paper") -> list[tuple[Experiment, int]]:
+    """Return one run of every kind of a part that is worth timing, and how many there are of it."""
+    found: dict[Any, list[Experiment]] = {}
+    for one in planned(REGISTRY, scale, [part]):
+        algorithm = one.experiment.algorithm
+        if not isinstance(algorithm, CommonestLabel):
+            found.setdefault(tuple(_kind(one.experiment).items()), []).append(one.experiment)
+    return [(min(of, key=lambda e: len(e.stages)), len(of)) for of in found.values()]
+
+
+def _kind(experiment: Experiment) -> dict[str, Any]:
+    algorithm = experiment.algorithm
+    of = type(getattr(algorithm, "of", None)).__name__.removeprefix("NoneType")
+    options = {name: getattr(algorithm, name, 0) for name in ("clusters", "epochs")}
+    name = type(algorithm).__name__
+    return {"algorithm": name, "of": of, "rounds": experiment.rounds, **options}
+
+
+def cost(asked: tuple[str, Experiment, int], device: str) -> dict[str, Any]:
+    """Return what a run of a kind takes, and how many there are of it."""
+    part, experiment, runs = asked
+    try:
+        seconds: float = round(seconds_of(experiment, device))
+    except (RuntimeError, ValueError) as error:  # no memory, no data: the other kinds are timed
+        print(f"{part}, {experiment.algorithm}: {error}", flush=True)
+        seconds = np.nan
+    return {"part": part, **_kind(experiment), "runs": runs, "seconds": seconds}
+
+
+def seconds_of(experiment: Experiment, device: str) -> float:
+    """Return the seconds of a run, by a few of its rounds, or epochs where it has one round."""
+    short = _short(experiment)
+    fed = _federation(experiment, device)
+    state = initial_state(short, fed, [_end(stage, device) for stage in experiment.before])
+    seconds = [*_timed(short, fed, state)]
+    if experiment.rounds > 1:
+        plain, scored = float(np.mean(seconds[1:-1])), seconds[-1]
+        scores = experiment.rounds / (experiment.evaluate_every or experiment.rounds)
+        return experiment.rounds * plain + scores * max(0.0, scored - plain)
+    whole, timed = (getattr(e.algorithm, "epochs", 1) for e in (experiment, short))
+    return sum(_timed(short, fed, state)) * whole / timed  # the first time was the warm-up
+
+
+def _short(experiment: Experiment) -> Experiment:
+    """Return the experiment with a few of its rounds, or of the epochs of its only one."""
+    if experiment.rounds > 1:
+        return replace(experiment, rounds=PLAYED, evaluate_every=PLAYED)
+    algorithm: Any = experiment.algorithm
+    if not hasattr(algorithm, "epochs"):
+        return experiment
+    return replace(experiment, algorithm=replace(algorithm, epochs=min(EPOCHS, algorithm.epochs)))
+
+
+def _timed(experiment: Experiment, fed: Federation, state: State) -> Iterator[float]:
+    """Play the rounds of an experiment; yield the seconds of each."""
+    played = rounds(experiment, fed, state)
+    next(played)
+    for _ in range(experiment.rounds):
+        begin = time.perf_counter()
+        next(played)
+        if fed.device.type == "cuda":
+            torch.cuda.synchronize(fed.device)
+        yield time.perf_counter() - begin
+
+
+@cache
+def _end(experiment: Experiment, device: str) -> State:
+    """Return the state after a single round of an experiment and of the stages before it."""
+    short, fed = replace(_short(experiment), rounds=1), _federation(experiment, device)
+    first = initial_state(short, fed, [_end(stage, device) for stage in experiment.before])
+    return [*rounds(short, fed, first)][-1][0]
+
+
+@cache
+def _federation(experiment: Experiment, device: str) -> Federation:
+    return built(experiment, device)
+
+
+def text(folder: Path = KEPT) -> str:
+    """Return what the tables of a folder say, in Markdown."""
+    fast, apart, costs = (pd.read_csv(folder / f"{name}.csv") for name in (SPEEDS, BITS, COSTS))
+    once = fast.iloc[0]
+    wide = fast.pivot(index=["case", "repetition"], columns="way", values="seconds")
+    lines = []
+    for name, of in wide.groupby("case"):
+        if {"engine", "plain"} <= {*of.dropna(axis=1)}:
+            ratio = (of["plain"] / of["engine"]).median()
+            lines.append(f"| {CASES[name].title} | {of['engine'].median():.3f} | {ratio:.1f} |")
+    ways = {name: of.set_index("trained")["relative"] for name, of in apart.groupby("way")}
+    again = apart[apart["way"].eq(AGAIN)]
+    convolutions = ways[GPU].index.str.contains("convolutional|dropout")
+    hours = (c / 3600 for c in (costs["seconds"] / costs["jobs"],))
+    costs = costs.assign(hours=next(hours))
+    spent = [
+        f"| `{part}` | {of['runs'].sum():,} | {of['hours'].min():.2f} to {of['hours'].max():.2f} "
+        f"| {hours_of(of):.0f} |"
+        for part, of in costs.groupby("part")
+    ]
+    far = ways[GPU][ways[GPU] > FAR].sort_values(ascending=False)
+    return (
+        _PAGE.replace("$speed", "\n".join(lines))
+        .replace("$costs", "\n".join(spent))
+        .replace("$machine", ", ".join(f"{name} {once[name]}" for name in MACHINE))
+        .replace("$jobs", " or ".join(map(str, sorted({*costs["jobs"]}))))
+        .replace("$trained", str(len(again)))
+        .replace("$same", str(int(again["same"].sum())))
+        .replace("$others", "; ".join(sorted(again.loc[~again["same"], "trained"])))
+        .replace("$median", f"{ways[GPU].median():.0e}")
+        .replace("$near", str(int(ways[GPU].le(FAR).sum())))
+        .replace("$far", "; ".join(f"{name} ({by:.0e})" for name, by in far.items()))
+        .replace("$convolutions", f"{ways[GPU][convolutions].median():.0e}")
+        .replace("$tf32", f"{ways[TF32][convolutions].median():.0e}")
+        .replace("$worst", f"{ways[TF32][convolutions].max():.0e}")
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, and write each table when it is there."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--device", default="cuda", help="cuda or cuda:N")
+    parser.add_argument("--jobs", type=int, default=8, help="processes at a time")
+    parser.add_argument("--parts", nargs="*", default=PARTS, help="of the papers' own scale")
+    parser.add_argument("--keep", action="store_true", help="write into benchmarks/gpu/")
+    asked = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    device = pick_device(asked.device)
+    folder = KEPT if asked.keep else paths.build() / "gpu"
+    folder.mkdir(parents=True, exist_ok=True)
+    here = {name: value for name, value in machine(device).items() if name in MACHINE}
+
+    def write(name: str, rows: pd.DataFrame) -> None:
+        rows.assign(jobs=asked.jobs, **here).to_csv(folder / f"{name}.csv", index=False)
+        print(f"{name} is in {folder / name}.csv", flush=True)
+
+    write(SPEEDS, speed(device))
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        ProcessPoolExecutor(asked.jobs, spawn, torch.set_num_threads, (1,)) as pool,
+    ):
+        one = partial(bits, device=asked.device, folder=Path(scratch))
+        write(BITS, pd.DataFrame([row for of in pool.map(one, subjects()) for row in of]))
+        every = [(part, *kind) for part in asked.parts for kind in kinds(part)]
+        write(COSTS, pd.DataFrame(pool.map(partial(cost, device=asked.device), every)))
+    (folder.parent / "GPU.md").write_text(text(folder))
+
+
+if __name__ == "__main__":
+    main()

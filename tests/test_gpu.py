@@ -1,0 +1,59 @@
+"""`make gpu`: its measurements, tried on a CPU, and its report, which its tables make."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import gpu
+from benchmarks.determinism.subjects import subjects
+from papers.registry import REGISTRY, hours_of
+
+
+def test_the_report_is_what_its_tables_make():
+    assert (gpu.KEPT.parent / "GPU.md").read_text() == gpu.text()
+
+
+def test_a_device_that_is_the_cpu_has_its_bits(tmp_path):
+    rows = gpu.bits(subjects()[0], "cpu", tmp_path)
+    assert [row["way"] for row in rows] == [gpu.GPU, gpu.AGAIN, gpu.TF32]
+    assert all(row["same"] and row["relative"] == 0 for row in rows)
+
+
+@pytest.mark.parametrize("part", ["adaptive:digits", "private_parts:digits"])
+def test_every_kind_of_run_is_timed_by_a_few_rounds(part):
+    kinds = gpu.kinds(part, "quick")
+    found = pd.DataFrame(gpu.cost((part, *kind), "cpu") for kind in kinds)
+    assert len(kinds) == len({tuple(gpu._kind(one).items()) for one, _ in kinds}) >= 4
+    assert found["seconds"].ge(0).all() and found["runs"].ge(1).all()
+
+
+def test_a_run_of_one_round_is_timed_by_its_epochs(monkeypatch):
+    """Three epochs in 6 seconds are 2 seconds each; ten rounds have a scored one in five."""
+    local, rounds = (
+        next(e for e, _ in gpu.kinds("adaptive:digits", "quick") if (e.rounds > 1) == many)
+        for many in (False, True)
+    )
+    monkeypatch.setattr(gpu, "_federation", lambda *_: None)
+    monkeypatch.setattr(gpu, "initial_state", lambda *_: None)
+    monkeypatch.setattr(gpu, "_timed", lambda *_: iter([6.0]))
+    assert local.algorithm.epochs == 40 and gpu.seconds_of(local, "cpu") == 6 * 40 / 3
+    monkeypatch.setattr(gpu, "_timed", lambda *_: iter([9.0, 1.0, 3.0, 5.0]))
+    assert (rounds.rounds, rounds.evaluate_every) == (30, 5)
+    assert gpu.seconds_of(rounds, "cpu") == 30 * 2 + 6 * 3
+
+
+def test_what_fails_is_no_time(capsys, monkeypatch):
+    def none(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(gpu, "seconds_of", none)
+    of = gpu.kinds("adaptive:digits", "quick")[0]
+    assert np.isnan(gpu.cost(("adaptive:digits", *of), "cpu")["seconds"])
+    assert "out of memory" in capsys.readouterr().out
+
+
+def test_hours_of_a_part_fill_what_was_not_timed():
+    """By hand: 2 runs of 7200 s and 4 that count as them, two at a time."""
+    costs = pd.DataFrame({"runs": [2, 4], "seconds": [7200.0, np.nan], "jobs": [2, 2]})
+    assert hours_of(costs) == 6.0
+    assert {*REGISTRY.gpu_hours} == {*gpu.PARTS}
