@@ -214,9 +214,11 @@ class Processes(Workers):
         return experiment, error
 
     def stop(self) -> None:
-        for pool, _ in [*self._idle, *(worker for _, worker in self._busy.values())]:
+        """End busy workers at once, and idle ones in order: these give back what they hold."""
+        for _, (pool, _) in self._busy.values():
             for process in [*pool._processes.values()]:
                 process.terminate()
+        for pool, _ in [*self._idle, *(worker for _, worker in self._busy.values())]:
             pool.shutdown()
 
 

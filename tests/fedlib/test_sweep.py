@@ -7,9 +7,11 @@ import pickle
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import types
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
@@ -67,6 +69,34 @@ def test_a_killed_worker_takes_only_its_own_run():
     with pytest.raises(SweepFailed, match=r"1 of 3 .*(?s:.*)WorkerDied: its process ended"):
         go([victim, *others], workers=2)
     assert find(victim) is None and all(find(e) for e in others)
+
+
+LOCKED = """
+import multiprocessing
+from fedlib import Experiment, FedAvg, value
+from fedlib.runs.sweep import sweep
+from small import TASK
+
+@value
+class Locking(FedAvg):
+    def loss(self, net, params, ctx, batch):
+        global lock
+        lock = multiprocessing.Lock()  # a progress bar has one
+        return super().loss(net, params, ctx, batch)
+
+if __name__ == "__main__":
+    runs = [Experiment(TASK, Locking(), 1, cohort=2, seed=s) for s in range(2)]
+    sweep(runs, workers=2, progress=False)
+"""
+
+
+def test_idle_workers_give_back_what_they_hold(tmp_path):
+    """They were killed, and Python warned of a leaked semaphore after every campaign."""
+    (tmp_path / "locked.py").write_text(LOCKED)
+    here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    how = {"env": os.environ | {"PYTHONPATH": here}, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, tmp_path / "locked.py"], **how)
+    assert done.returncode == 0 and "leaked" not in done.stderr, done.stderr
 
 
 def test_a_run_asked_for_twice_is_trained_once(playing):
