@@ -317,6 +317,11 @@ class Federation:
         return len(self.ids)
 
     @property
+    def participating(self) -> int:
+        """How many clients a cohort is drawn from: the population without those that opt out."""
+        return self.clients if self.members is None else len(self.members)
+
+    @property
     def sizes(self) -> Tensor:
         """Training examples per client N_s, float64 ``[clients]``."""
         return torch.as_tensor(self.train.sizes, dtype=torch.float64, device=self.device)

@@ -110,10 +110,9 @@ class SCAFFOLD(FedAvg):
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Average the models, and move the control variate by the mean change of all clients."""
-        members = fed.clients if fed.members is None else len(fed.members)
         after = FedAvg.aggregate(self, fed, state, rows, drop_prefix(messages, CONTROL))
         for name in add_prefix(select_prefix(state.shared, CONTROL), CONTROL):
-            after.shared[name] = state.shared[name] + messages[name].sum(0) / members
+            after.shared[name] = state.shared[name] + messages[name].sum(0) / fed.participating
         return after
 
 

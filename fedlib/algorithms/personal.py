@@ -18,7 +18,8 @@ from fedlib.optim import Optimizer
 from fedlib.values import NonNegativeFloat, PositiveFloat, PositiveInt, Share, value
 
 OWN, MIX = "own.", "mix"
-MODELS, THERE = "clients/model.", "clients/there"  # in FedAMP's memory: w_s, and who has sent one
+# In FedAMP's memory: w_s, who has sent one, and alpha.
+MODELS, THERE, ALPHA = "clients/model.", "clients/there", "alpha"
 
 
 @dataclass(frozen=True)
@@ -189,8 +190,8 @@ class PFedMe(Beside):
 class FedAMP(FedAvg):
     """A model w_s of each client, and a mean u_s of all at the server that those near it make.
 
-    ``lam`` is lambda, ``sigma`` sigma, ``alpha`` alpha (None: sigma / M for M clients, with which
-    no weight is negative whatever the distances are). There is no global model.
+    ``lam`` is lambda, ``sigma`` sigma, ``alpha`` alpha (None: sigma / M for M clients that do not
+    opt out, with which no weight is negative whatever the distances are). There is no global model.
 
         xi_st = alpha A'(|w_s - w_t|^2),   A'(d) = e^(-d / sigma) / sigma      for t other than s
         u_s   = (1 - sum_t xi_st) w_s + sum_t xi_st w_t                        at the server
@@ -216,16 +217,22 @@ class FedAMP(FedAvg):
     alpha: PositiveFloat | None = None
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the state before round 0: all models are the same, and the server has none."""
+        """Return the state before round 0: all models are the same, and the server has none.
+
+        Its memory has alpha too, as not all that the server does can count clients.
+        """
         initial = FedAvg.init(self, fed, seed, first)
         there = torch.zeros(fed.clients, dtype=torch.bool, device=fed.device)
         copies = {n: t.clone() for n, t in add_prefix(initial.local, MODELS).items()}
-        return replace(initial, memory={**copies, THERE: there})
+        alpha = torch.tensor(self._alpha(fed), dtype=torch.float64, device=fed.device)
+        return replace(initial, memory={**copies, THERE: there, ALPHA: alpha})
+
+    def _alpha(self, fed: Federation) -> float:
+        return self.alpha or self.sigma / fed.participating
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return lambda / alpha."""
-        pull = self.lam / (self.alpha or self.sigma / len(state.memory[THERE]))
-        return {"pull": torch.tensor(pull, device=fed.device)}
+        return {"pull": torch.tensor(self.lam / self._alpha(fed), device=fed.device)}
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return every client's own model, and its u_s."""
@@ -235,14 +242,13 @@ class FedAMP(FedAvg):
     def _means(self, state: State, rows: Tensor) -> Params:
         """Return u_s of some clients, ``[clients, ...]``."""
         models, there = select_prefix(state.memory, MODELS), state.memory[THERE]
-        alpha = self.alpha or self.sigma / len(there)
-        xi = attention(models, rows, there, alpha, self.sigma)
+        xi = attention(models, rows, there, state.memory[ALPHA], self.sigma)
         return {n: torch.tensordot(xi, t, 1) for n, t in models.items()}
 
     def payload(self, state: State, row: int) -> State:
         """Return a client's u_s, as the only model that it is after of."""
         mean = self._means(state, torch.tensor([row], device=state.memory[THERE].device))
-        return State({}, {}, memory={**add_prefix(mean, MODELS), THERE: state.memory[THERE][[row]]})
+        return State({}, {}, memory=add_prefix(mean, MODELS))
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy and the proximal term of one mini-batch."""
@@ -264,7 +270,9 @@ class FedAMP(FedAvg):
         return equal_bytes(rows, one, one)
 
 
-def attention(models: Params, rows: Tensor, there: Tensor, alpha: float, sigma: float) -> Tensor:
+def attention(
+    models: Params, rows: Tensor, there: Tensor, alpha: float | Tensor, sigma: float
+) -> Tensor:
     """Return what every client of ``rows`` gives to all models, ``[rows, clients]``; sums are 1.
 
     ``models`` ``[clients, ...]``; those that are not ``there``, bool ``[clients]``, get nothing.

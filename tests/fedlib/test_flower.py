@@ -116,14 +116,15 @@ def opted_out():
     return int(row)
 
 
+NOT_THERE = "Densities", "DBE", "SecureSum"  # before it a round of its own, or simulated only
 FEDERATED = {
     name: a if hasattr(a, "of") else replace(a, batch_size=4)
     for name, a in BATTERY.items()
-    if a.federates and name in {*fedlib.algorithms.__all__} - {*FOUR, "Densities", "DBE"}
+    if a.federates and name in {*fedlib.algorithms.__all__} - {*FOUR, *NOT_THERE}
 }
 # What travels beside the ledger: every label's row and not only held ones, experts that are pruned,
-# and p(y) of all clients.
-MORE = {"FedGH", "PrunedFedMix", "FedGen"}
+# p(y) of all clients, and a number.
+MORE = {"FedGH", "PrunedFedMix", "FedGen", "FedAMP"}
 
 
 @pytest.mark.parametrize(

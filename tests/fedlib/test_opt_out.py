@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation
-from playing import BATTERY, FAST, close
+from playing import BATTERY, FAST
 
 from fedlib import IID, MLP, ByColumn, FastText, LabelPermuted, Rotated, Task, adam
 from fedlib import data as datasets
-from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture, PMMoE
+from fedlib.algorithms import IFCA, FedAMP, FedAvg, FedMix, Local, Mixture, PMMoE
 from fedlib.algorithms.local import SecondStage
 from fedlib.engine import broadcast_to, evaluate, evaluate_global, play_round, select
 from fedlib.engine.protocol import train_view
@@ -139,16 +139,22 @@ def test_an_algorithm_cannot_claim_not_to_federate():
         play_round(Liar(), fed, Liar().init(fed, 0), round=0, seed=0, cohort=2)
 
 
-def test_federating_is_as_if_they_had_never_been_there():
-    """FedAvg of all members against FedAvg of a federation that has only their examples."""
-    fed, algorithm = opted(), FedAvg(**FAST)
-    inside = fed.participating_view()
-    only = replace(make_federation(SIZES), train=inside.train)
-    state = algorithm.init(only, 0)
-    for t in range(2):
-        state, _ = play_round(algorithm, only, state, round=t, seed=0, cohort=4)
-    got = states(algorithm, fed, 2)[-1][0]
-    close(state.shared, got.shared, rtol=1e-6, atol=1e-7)
+# What counts clients must not count those who stay out: alpha is sigma / M.
+COUNTING = {"FedAMP, sigma / M": FedAMP(lam=1.0, sigma=1.0, **FAST)}
+FEDERATING = {name: a for name, a in {**BATTERY, **COUNTING}.items() if a.federates}
+
+
+@pytest.mark.parametrize("algorithm", FEDERATING.values(), ids=FEDERATING)
+def test_federating_is_as_if_they_had_never_been_there(algorithm):
+    """All members, next to a federation without the rows and examples of the others."""
+    fed = opted()
+    only = replace(fed.participating_view().permuted(ROWS.numpy()), members=None)
+    (_, (one, _)), (_, (other, _)) = (
+        states(algorithm, f, 2, first_of(algorithm, f, 2)) for f in (fed, only)
+    )
+    members = {n: t[ROWS] if n.startswith("clients/") else t for n, t in one.memory.items()}
+    assert all(same_bits(t, other.shared[n]) for n, t in one.shared.items())
+    assert all(same_bits(t, other.memory[n]) for n, t in members.items())
 
 
 def test_rows_stay_in_place_and_hold_what_takes_part():
