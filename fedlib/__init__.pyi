@@ -91,6 +91,7 @@ from fedlib.runs import predict as predict
 from fedlib.runs import run as run
 from fedlib.runs import run_with_state as run_with_state
 from fedlib.runs import simulate as simulate
+from fedlib.runs.example import tiny as tiny
 from fedlib.runs.sweep import sweep as sweep
 from fedlib.tasks import Task as Task
 from fedlib.values import value as value

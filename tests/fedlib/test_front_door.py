@@ -45,6 +45,14 @@ def test_renamed_values_keep_their_old_names_and_their_keys(old, new):
     assert to_dict(kind()) == {"kind": old} and repr(kind()) == f"{new}()"
 
 
+def test_an_example_of_a_run_is_played_with_nothing_but_the_front_door(tmp_path):
+    """`run(tiny)` stood in examples, and nobody was told what `tiny` was."""
+    code = (
+        "from fedlib import *; print(run(tiny, progress=False).experiment == find(tiny).experiment)"
+    )
+    assert alone(code, FEDLIB_RUNS=str(tmp_path)).stdout.strip() == "True"
+
+
 def test_the_command_line_and_the_front_door_import_no_torch():
     code = "import sys, fedlib, fedlib.cli; dir(fedlib); print('torch' in sys.modules)"
     assert alone(code).stdout.strip() == "False"
@@ -64,7 +72,7 @@ def test_what_is_offered_is_explained(name, places):
     if inspect.isclass(thing) and issubclass(thing, (fedlib.FedAvg, Exception)):
         return
     assert not [n for n in (*fields, *given) if not re.search(rf"\b{n}\b", text)]
-    globs = {**OFFERED, **MORE, "tiny": AVG, "__name__": __name__}
+    globs = {**OFFERED, **MORE, "__name__": __name__}
     examples = doctest.DocTestFinder(recurse=False).find(thing, name, globs=globs)
     assert any(test.examples for test in examples)
     for test in examples:
