@@ -1,7 +1,9 @@
 """Gradient divergence against its double sum, and the floor."""
 
+import importlib
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +19,9 @@ from fedlib import MLP, CommonestLabel, MajorityClasses, MatchedHoldout, OptOut,
 from fedlib.engine import evaluate, evaluate_global
 from fedlib.federation import OPTED_IN
 from fedlib.metrics import gradient_divergence, over_clients
+
+# The package exports a function of this module's name.
+evaluating = importlib.import_module("fedlib.engine.evaluate")
 
 
 def double_sum(updates, weights):
@@ -101,6 +106,21 @@ def test_two_clients_by_hand():
     theirs = -sum(math.log((n + 1) / 7) for n in (0, 3, 3, 1)) / 4
     np.testing.assert_allclose(scores.nll, [mine, theirs], rtol=1e-6)
     assert not report.messages and not int(report.download.sum()) and not int(report.upload.sum())
+
+
+def test_the_loss_that_early_stopping_watches_skips_padding():
+    """Two examples with p(y) of 1/2 and 1/8, and a third that is none: log 4."""
+    batch = SimpleNamespace(x=None, y=torch.tensor([0, 1, 0]), weight=torch.tensor([1.0, 1.0, 0.0]))
+    logp = torch.tensor([[0.5, 0.5], [0.875, 0.125], [0.25, 0.75]]).log()
+    told = SimpleNamespace(encode=lambda *_: None, predict=lambda *_: SimpleNamespace(logp=logp))
+    assert evaluating.nll(told, None, {}, {}, batch).item() == pytest.approx(math.log(4))
+
+
+def test_the_gate_of_a_label_that_nobody_holds_is_not_there():
+    gates = [(torch.tensor([0, 2]), torch.tensor([[0.5, 0.5], [1.0, 0.0]])),
+             (torch.tensor([2]), torch.tensor([[0.0, 1.0]]))]  # fmt: skip
+    found = evaluating._by_label(gates, 4)
+    np.testing.assert_array_equal(found, [[0.5, 0.5], [np.nan] * 2, [0.5, 0.5], [np.nan] * 2])
 
 
 def test_a_newcomer_gets_the_commonest_label_of_all_examples():

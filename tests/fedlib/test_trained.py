@@ -49,6 +49,8 @@ def test_a_module_says_what_the_algorithm_predicts(algorithm):
     kinds = tuple(not isinstance(module, Trained) for module in (one, together))
     assert [*kinds] == GOLDEN["bare"].get(kind, [*kinds])
     assert all(leaf.requires_grad for leaf in one.parameters())
+    if any(leaf.is_floating_point() for leaf in state.shared.values()):
+        assert [*one.parameters()], "what was trained can be trained on"
 
 
 EXPORTED = ["FedMix, personal bias", "GPFL, fast", "IFCA", "PMMoE, vectors", "Densities"]
