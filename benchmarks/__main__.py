@@ -27,6 +27,7 @@ from benchmarks.cases import CASES, Case
 from benchmarks.memory import peak_mib
 from fedlib import paths, processor
 from fedlib.tasks import pick_device
+from fedlib.values import UnknownName
 
 THROUGHPUT = "T"
 THROUGHPUT_ROUNDS = 10
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
     asked = _asked(arguments)
     torch.set_num_threads(asked.threads)
     processor.keep_freed()  # as the command line does
-    device = pick_device(asked.device)
+    device = asked.device
     here = machine(device)
     print(", ".join(f"{name} {value}" for name, value in here.items()))
     folder = Path(__file__).parent if asked.keep else paths.build()
@@ -166,11 +167,19 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
+def there(device: str) -> torch.device:
+    """Return a device by its name, as an argument of a command line that says where none is."""
+    try:
+        return pick_device(device)
+    except UnknownName as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _asked(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--cases", nargs="+", choices=EVERY, default=EVERY)
     parser.add_argument("--keep", action="store_true", help="write into benchmarks/")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--device", type=there, default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args(arguments)

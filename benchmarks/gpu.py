@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.__main__ import MACHINE, machine, measure
+from benchmarks.__main__ import MACHINE, machine, measure, there
 from benchmarks.cases import CASES
 from benchmarks.determinism.deviation import compare
 from benchmarks.determinism.subjects import Subject, subjects
@@ -39,7 +39,6 @@ from fedlib.engine import State
 from fedlib.federation import Federation
 from fedlib.runs import Experiment
 from fedlib.runs.run import built, initial_state, rounds
-from fedlib.tasks import pick_device
 from papers.registry import REGISTRY, hours_of
 
 SPEED = ("A", "B", "C", "D", "F", "I", "H")
@@ -227,31 +226,30 @@ def text(folder: Path = KEPT) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Measure, and write each table when it is there."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--device", default="cuda", help="cuda or cuda:N")
+    parser.add_argument("--device", type=there, default="cuda", help="cuda or cuda:N")
     parser.add_argument("--jobs", type=int, default=8, help="processes at a time")
     parser.add_argument("--parts", nargs="*", default=PARTS, help="of the papers' own scale")
     parser.add_argument("--keep", action="store_true", help="write into benchmarks/gpu/")
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    device = pick_device(asked.device)
     folder = KEPT if asked.keep else paths.build() / "gpu"
     folder.mkdir(parents=True, exist_ok=True)
-    here = {name: value for name, value in machine(device).items() if name in MACHINE}
+    here = {name: value for name, value in machine(asked.device).items() if name in MACHINE}
 
     def write(name: str, rows: pd.DataFrame) -> None:
         rows.assign(jobs=asked.jobs, **here).to_csv(folder / f"{name}.csv", index=False)
         print(f"{name} is in {folder / name}.csv", flush=True)
 
-    write(SPEEDS, speed(device))
+    write(SPEEDS, speed(asked.device))
     spawn = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory() as scratch,
         ProcessPoolExecutor(asked.jobs, spawn, torch.set_num_threads, (1,)) as pool,
     ):
-        one = partial(bits, device=asked.device, folder=Path(scratch))
+        one = partial(bits, device=str(asked.device), folder=Path(scratch))
         write(BITS, pd.DataFrame([row for of in pool.map(one, subjects()) for row in of]))
         every = [(part, *kind) for part in asked.parts for kind in kinds(part)]
-        write(COSTS, pd.DataFrame(pool.map(partial(cost, device=asked.device), every)))
+        write(COSTS, pd.DataFrame(pool.map(partial(cost, device=str(asked.device)), every)))
     (folder.parent / "GPU.md").write_text(text(folder))
 
 

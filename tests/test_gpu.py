@@ -3,8 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch  # noqa: F401  # a condition asks it
 
+from benchmarks import __main__ as benchmarks_main
 from benchmarks import gpu
+from benchmarks.determinism import __main__ as determinism_main
 from benchmarks.determinism.subjects import subjects
 from papers.registry import REGISTRY, hours_of
 
@@ -50,6 +53,14 @@ def test_what_fails_is_no_time(capsys, monkeypatch):
     of = gpu.kinds("adaptive:digits", "quick")[0]
     assert np.isnan(gpu.cost(("adaptive:digits", *of), "cpu")["seconds"])
     assert "out of memory" in capsys.readouterr().out
+
+
+@pytest.mark.skipif("torch.cuda.is_available()", reason="there is a CUDA device")
+@pytest.mark.parametrize("of", [gpu, benchmarks_main, determinism_main])
+def test_a_device_that_is_not_there_is_one_line(of, capsys):
+    with pytest.raises(SystemExit):
+        of.main(["--device", "cuda"])
+    assert capsys.readouterr().err.strip().endswith("torch sees no CUDA device")
 
 
 def test_hours_of_a_part_fill_what_was_not_timed():

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.__main__ import machine
+from benchmarks.__main__ import machine, there
 from benchmarks.determinism.deviation import Deviation, compare
 from benchmarks.determinism.played import growth, in_memory
 from benchmarks.determinism.report import BITS, ROUNDED, Findings, text
@@ -29,7 +29,6 @@ from benchmarks.determinism.trained import (
     trained,
 )
 from fedlib import paths
-from fedlib.tasks import pick_device
 
 # Whose difference is followed over rounds: a net of each kind, and a mixture.
 GROWING = (
@@ -46,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     asked = _asked(arguments)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        found = measure(Path(asked.folder or scratch), pick_device(asked.device), asked.jobs)
+        found = measure(Path(asked.folder or scratch), asked.device, asked.jobs)
     said = text(found)
     folder = Path(__file__).parent.parent if asked.keep else paths.build()
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +86,7 @@ def _compared(root: Path, one: str, other: str) -> dict[str, Deviation]:
 def _asked(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.determinism", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="write into benchmarks/")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--device", type=there, default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--folder", help="keep the runs here; what is there is not trained again")
     asked = parser.parse_args(arguments)
