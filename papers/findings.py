@@ -23,8 +23,9 @@ from scipy import stats
 
 from companion import frames, scorecard
 from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTRAINED, judge
+from companion.inference import LEAST_SEEDS
 from companion.panels import Panel
-from companion.scorecard.page import AGREES, DIFFERS, OTHER
+from companion.scorecard.page import AGREES, DIFFERS, OTHER, OWN
 from fedlib import paths
 from fedlib.runs import atomic
 from papers import comparison
@@ -100,11 +101,29 @@ def _higher() -> Numbers:
     gaps = table["gap"][table["verdict"].eq(DIFFERS)]
     if gaps.min() < 0 or len(gaps) <= len(table) / 2:
         raise Unsupported(f"numbers are smaller here, or few differ: {table}")
-    ps = sorted(table["setting"].str.extract(r"p=([\d.]+)")[0].astype(float).unique())
     said = {"numbers": len(table), "seeds": int(table["seeds"].min()), "differ": len(gaps)}
-    agree, places = int(table["verdict"].eq(AGREES).sum()), _listed([f"{p:g}" for p in ps])
+    return {**said, "agree": int(table["verdict"].eq(AGREES).sum()), **_over_p(table, gaps)}
+
+
+def _over_p(table: pd.DataFrame, gaps: pd.Series) -> Numbers:
+    """Return at which p numbers of a table were measured, and how far some of them are off."""
+    ps = sorted(table["setting"].str.extract(r"p=([\d.]+)")[0].astype(float).unique())
     ends = dict(zip(("min", "max", "mean"), (gaps.min(), gaps.max(), gaps.mean()), strict=True))
-    return {**said, "agree": agree, "ps": places, **{n: f"{v:.1f}" for n, v in ends.items()}}
+    return {"ps": _listed([f"{p:g}" for p in ps]), **{n: f"{v:.1f}" for n, v in ends.items()}}
+
+
+def _fedavg_higher() -> Numbers:
+    table = _at_own_scale("001", "CIFAR-10")
+    table = table[table["seeds"].ge(LEAST_SEEDS) & table["verdict"].isin(OWN)]
+    alone, federated = (table[table["method"].eq(name)] for name in ("Local", FEDAVG))
+    agree, gaps = alone["verdict"].eq(AGREES).sum(), federated["gap"]
+    if agree <= len(alone) / 2 or gaps.min() < 0 or not federated["verdict"].eq(DIFFERS).all():
+        raise Unsupported(f"local training differs, or FedAvg does not: {table}")
+    others = table.drop([*alone.index, *federated.index])
+    above = (others["gap"].gt(0) & others["verdict"].eq(DIFFERS)).sum()
+    said = {"agree": int(agree), "alone": len(alone), "federated": len(federated)}
+    said |= {"above": int(above), "others": len(others), "seeds": int(table["seeds"].min())}
+    return {**said, **_over_p(table, gaps)}
 
 
 def _last_client() -> Numbers:
@@ -222,8 +241,8 @@ def _label_sets() -> Numbers:
 
 
 _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
-    _floor, _own_scale, _higher, _last_client, _printed_fedavg, _too_small, _divergence, _joining,
-    _skew, _energies, _equal_size, _label_sets, _gains, _leaderboard,
+    _floor, _own_scale, _higher, _fedavg_higher, _last_client, _printed_fedavg, _too_small,
+    _divergence, _joining, _skew, _energies, _equal_size, _label_sets, _gains, _leaderboard,
 )  # fmt: skip
 NUMBERS = {of.__name__.strip("_").replace("_", " "): cache(of) for of in _FUNCTIONS}
 _KNOWN: dict[str, Callable[[], Numbers]] = {"scorecard": lambda: {"line": line()}, **NUMBERS}
