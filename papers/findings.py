@@ -107,14 +107,19 @@ def _higher() -> Numbers:
 
 def _over_p(table: pd.DataFrame, gaps: pd.Series) -> Numbers:
     """Return at which p numbers of a table were measured, and how far some of them are off."""
-    ps = sorted(table["setting"].str.extract(r"p=([\d.]+)")[0].astype(float).unique())
     ends = dict(zip(("min", "max", "mean"), (gaps.min(), gaps.max(), gaps.mean()), strict=True))
-    return {"ps": _listed([f"{p:g}" for p in ps]), **{n: f"{v:.1f}" for n, v in ends.items()}}
+    return {"ps": _listed(_ps(table)), **{n: f"{v:.1f}" for n, v in ends.items()}}
+
+
+def _ps(table: pd.DataFrame) -> list[str]:
+    ps = table["setting"].str.extract(r"p=([\d.]+)")[0].astype(float)
+    return [f"{p:g}" for p in sorted(ps.unique())]
 
 
 def _fedavg_higher() -> Numbers:
-    table = _at_own_scale("001", "CIFAR-10")
-    table = table[table["seeds"].ge(LEAST_SEEDS) & table["verdict"].isin(OWN)]
+    every = _at_own_scale("001", "CIFAR-10")
+    untrained = every[every["method"].eq(FEDAVG) & every["verdict"].eq(UNTRAINED)]
+    table = every[every["seeds"].ge(LEAST_SEEDS) & every["verdict"].isin(OWN)]
     alone, federated = (table[table["method"].eq(name)] for name in ("Local", FEDAVG))
     agree, gaps = alone["verdict"].eq(AGREES).sum(), federated["gap"]
     if agree <= len(alone) / 2 or gaps.min() < 0 or not federated["verdict"].eq(DIFFERS).all():
@@ -123,7 +128,8 @@ def _fedavg_higher() -> Numbers:
     above = (others["gap"].gt(0) & others["verdict"].eq(DIFFERS)).sum()
     said = {"agree": int(agree), "alone": len(alone), "federated": len(federated)}
     said |= {"above": int(above), "others": len(others), "seeds": int(table["seeds"].min())}
-    return {**said, **_over_p(table, gaps)}
+    where = f" (at p = {', '.join(_ps(untrained))} it did not train)" if len(untrained) else ""
+    return {**said, **_over_p(table, gaps), "untrained": where}
 
 
 def _last_client() -> Numbers:
