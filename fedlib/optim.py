@@ -126,7 +126,7 @@ class Optimizer:
         if self.name in ELEMENTWISE or self.options or self.nesterov:
             try:
                 TorchStepper(self, {"": torch.zeros(1)}, None, {})
-            except TypeError as error:
+            except (TypeError, ValueError) as error:
                 raise ValueError(f"{self}: {error}") from error
 
     @property

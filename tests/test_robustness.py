@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from benchmarks.robustness import child, fuzz, tiny
-from benchmarks.robustness.plan import Row
+from benchmarks.robustness import attacks, child, fuzz, sweeps, tiny
+from benchmarks.robustness.plan import Plan, Row
 from fedlib.runs import StoreError
 
 
@@ -34,6 +34,15 @@ def test_a_child_dies_before_it_touches_a_file_for_the_nth_time(tmp_path):
         path.unlink()
     assert child.call(child.dying_at(3, act)).killed
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("measure", [attacks.opted_out, sweeps.measure])
+def test_what_calls_the_library_deeply_can_still_be_measured(measure, tmp_path):
+    """An argument of `trace` was gone, and a sweep's workers had become pools: nobody noticed."""
+    found = measure(Plan(kills=1, cases=1, seed=0, folder=tmp_path))
+    rows = found if isinstance(found, list) else [found]
+    assert all(row.times and not row.broken for row in rows), [row.broken for row in rows]
 
 
 @pytest.mark.slow

@@ -1,19 +1,17 @@
 """kill -9 of a sweep over two processes: of a worker, of the parent, of all at once.
 
-A sweep of three runs with shared first stages over two workers (forked, and not spawned as usual,
-with nothing open but their own pipe). Killed is one worker, the parent only, or all three at once,
-after a random time. Workers must end by themselves when their parent is gone; the same sweep is
-then let end and compared.
+A sweep of three runs with shared first stages over two workers (forked, and not spawned as usual).
+Killed is one worker, the parent only, or all three at once, after a random time. Workers must end
+by themselves when their parent is gone; the same sweep is then let end and compared.
 """
 
 import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -30,30 +28,11 @@ KILLS_OF_ONE_LIFE = 4
 SECONDS_TO_NOTICE = 300.0
 
 
-class _Forking:
-    """Starts workers as spawning does, with nothing but their own pipe, but in milliseconds."""
-
-    Pipe = staticmethod(multiprocessing.Pipe)
-
-    def Process(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> Any:
-        return FORK.Process(target=_apart, args=(target, *args), daemon=daemon)
-
-
-def _apart(target: Callable[..., None], pipe: Connection, *args: Any) -> None:
-    """Close the other ends of all pipes, which a spawned process does not have."""
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            socket = os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
-            if socket and int(name) != pipe.fileno():
-                os.close(int(name))
-    target(pipe, *args)
-
-
 @contextmanager
 def _forked_workers() -> Iterator[None]:
     """Let sweeps of this process fork their workers."""
     plain = many.multiprocessing.get_context
-    many.multiprocessing.get_context = lambda method: _Forking()  # type: ignore
+    many.multiprocessing.get_context = lambda method: FORK  # type: ignore
     try:
         yield
     finally:
