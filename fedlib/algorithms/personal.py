@@ -219,20 +219,18 @@ class FedAMP(FedAvg):
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0: all models are the same, and the server has none.
 
-        Its memory has alpha too, as not all that the server does can count clients.
+        Its memory has alpha too, as whoever is asked later cannot count all clients.
         """
         initial = FedAvg.init(self, fed, seed, first)
         there = torch.zeros(fed.clients, dtype=torch.bool, device=fed.device)
         copies = {n: t.clone() for n, t in add_prefix(initial.local, MODELS).items()}
-        alpha = torch.tensor(self._alpha(fed), dtype=torch.float64, device=fed.device)
-        return replace(initial, memory={**copies, THERE: there, ALPHA: alpha})
-
-    def _alpha(self, fed: Federation) -> float:
-        return self.alpha or self.sigma / fed.participating
+        alpha = self.alpha or self.sigma / fed.participating
+        once = torch.tensor(alpha, dtype=torch.float64, device=fed.device)
+        return replace(initial, memory={**copies, THERE: there, ALPHA: once})
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return lambda / alpha."""
-        return {"pull": torch.tensor(self.lam / self._alpha(fed), device=fed.device)}
+        return {"pull": (self.lam / state.memory[ALPHA]).float()}
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return every client's own model, and its u_s."""
