@@ -32,7 +32,7 @@ from benchmarks.cases import CASES
 from benchmarks.determinism.deviation import compare
 from benchmarks.determinism.subjects import Subject, subjects
 from benchmarks.determinism.trained import Way, runs_in, train_one, trained
-from companion.plan import planned
+from companion.plan import epochs_of, planned
 from fedlib import paths, processor
 from fedlib.algorithms import CommonestLabel
 from fedlib.engine import State
@@ -76,7 +76,7 @@ $convolutions. fedlib turns it off; `FEDLIB_PIN=0` leaves torch's default.
 ## What the papers' own scale costs
 
 Runs were timed by a few of their rounds, $jobs at a time on the card, whose hours they share. A
-kind of run without a time counts as the mean of the others.
+kind of run without a time counts as the mean of the others. Early stopping is not counted on.
 
 | `make paper SCALE=paper SECTIONS=` | runs | hours a run | hours of the card |
 |---|---:|---:|---:|
@@ -141,13 +141,12 @@ def seconds_of(experiment: Experiment, device: str) -> float:
     short = _short(experiment)
     fed = _federation(experiment, device)
     state = initial_state(short, fed, [_end(stage, device) for stage in experiment.before])
-    seconds = [*_timed(short, fed, state)]
+    seconds = [*_timed(short, fed, state)]  # of a single round a warm-up
     if experiment.rounds > 1:
         plain, scored = float(np.mean(seconds[1:-1])), seconds[-1]
         scores = experiment.rounds / (experiment.evaluate_every or experiment.rounds)
         return experiment.rounds * plain + scores * max(0.0, scored - plain)
-    whole, timed = (getattr(e.algorithm, "epochs", 1) for e in (experiment, short))
-    return sum(_timed(short, fed, state)) * whole / timed  # the first time was the warm-up
+    return sum(_timed(short, fed, state)) * epochs_of(experiment) / epochs_of(short)
 
 
 def _short(experiment: Experiment) -> Experiment:
@@ -198,8 +197,7 @@ def text(folder: Path = KEPT) -> str:
     ways = {name: of.set_index("trained")["relative"] for name, of in apart.groupby("way")}
     again = apart[apart["way"].eq(AGAIN)]
     convolutions = ways[GPU].index.str.contains("convolutional|dropout")
-    hours = (c / 3600 for c in (costs["seconds"] / costs["jobs"],))
-    costs = costs.assign(hours=next(hours))
+    costs = costs.assign(hours=costs["seconds"] / costs["jobs"] / 3600)
     spent = [
         f"| `{part}` | {of['runs'].sum():,} | {of['hours'].min():.2f} to {of['hours'].max():.2f} "
         f"| {hours_of(of):.0f} |"

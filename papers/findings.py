@@ -128,7 +128,8 @@ def _fedavg_higher() -> Numbers:
     above = (others["gap"].gt(0) & others["verdict"].eq(DIFFERS)).sum()
     said = {"agree": int(agree), "alone": len(alone), "federated": len(federated)}
     said |= {"above": int(above), "others": len(others), "seeds": int(table["seeds"].min())}
-    where = f" (at p = {', '.join(_ps(untrained))} it did not train)" if len(untrained) else ""
+    where = f" (p = {', '.join(_ps(untrained))}, where it did not train in every seed, aside)"
+    where = where if len(untrained) else ""
     return {**said, **_over_p(table, gaps), "untrained": where}
 
 
