@@ -35,7 +35,7 @@ def of_run(
     sums = {
         name: round(sum(s[name] for s in segments), 1)
         for name in ("seconds", "cpu_seconds")
-        if all(name in s for s in segments)  # a run begun by an older version has no CPU seconds
+        if all(name in s for s in segments)  # no CPU seconds: of an older version, or of a GPU
     }
     return {
         **_made_with(fed),
@@ -60,6 +60,8 @@ def segment(
     """
     how = {"chunk": chunk_of(fed, chunk, numbers(state)), "threads": torch.get_num_threads()}
     spent = {name: round(now - since[name], 1) for name, now in clock().items()}
+    if fed.device.type != "cpu":
+        del spent["cpu_seconds"]  # what waits for a GPU is no cost of a CPU
     return {"rounds": rounds, **_made_with(fed), **how, **spent}
 
 

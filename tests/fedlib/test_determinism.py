@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from fedlib import GPFL, Experiment, FedAvg, FedBN, FedMix, Local, run, run_with
 from fedlib.engine import EarlyStop, State, broadcast_to, clients_round, draw, play_round
 from fedlib.engine.costs import CACHE_BYTES, chunk_of, numbers
 from fedlib.models import MLP, Net
+from fedlib.runs import provenance
 
 FAST = {"batch_size": 4, "epochs": 2}
 STOPPING = Local(stop=EarlyStop(every=1, patience=1), **FAST)
@@ -103,6 +105,16 @@ def test_a_runs_provenance_has_what_the_last_bits_depend_on():
     used = chunk_of(fed, None, numbers(state))
     assert used == CACHE_BYTES // (4 * numbers(state)) < chunk_of(fed, None)
     assert [(s["chunk"], s["threads"]) for s in said] == [(used, torch.get_num_threads())]
+
+
+@pytest.mark.parametrize(("device", "counted"), [("cpu", True), ("meta", False)])
+def test_cpu_seconds_are_those_of_runs_on_a_cpu(device, counted):
+    """A plan tells from them what a CPU would take; a process that waits for a GPU says nothing."""
+    fed = SimpleNamespace(device=torch.device(device), source="", clients=4)
+    state = State({"w": torch.zeros(2)}, {})
+    made = provenance.segment(fed, [0, 1], 1, state, provenance.clock())
+    assert ("cpu_seconds" in made) == counted and "seconds" in made
+    assert ("cpu_seconds" in provenance.of_run(fed, [made], state, state)) == counted
 
 
 def test_a_resumed_run_adds_up_its_leaves_in_the_same_order(tmp_path):
