@@ -6,7 +6,7 @@ tests and than chance on those of all classes. So is what stands on such a run. 
 train for one round only, as audits of a message do, nothing is expected.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -82,14 +82,28 @@ def of(rows: pd.DataFrame, runs: pd.DataFrame, *, anybody: bool = False) -> pd.S
     A row that has no such place, as training alone has no clusters, stands at all of them.
     """
     found = pd.Series(False, rows.index)
-    places = [c for c in runs.columns if c in rows and c not in COLUMNS]
-    for run in runs.to_dict("records"):
-        here = rows["seed"].eq(run["seed"]) & (rows["method"].eq(run["method"]) | anybody)
-        for place in places:
-            if not pd.isna(run[place]):
-                here &= rows[place].eq(run[place]) | (rows[place].isna() & anybody)
-        found |= here
+    for run, place in zip(runs.to_dict("records"), _places(rows, runs), strict=True):
+        mine = rows["method"].eq(run["method"]) | anybody
+        found |= rows["seed"].eq(run["seed"]) & mine & _stands(rows, place, anybody)
     return found
+
+
+def _places(rows: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return where runs stand, by columns that the ``rows`` have."""
+    names = [c for c in runs.columns if c in rows and c not in COLUMNS]
+    every = runs[names].to_dict("records")
+    return [{str(c): at for c, at in place.items() if not pd.isna(at)} for place in every]
+
+
+def _stands(rows: pd.DataFrame, place: Mapping[str, Any], anywhere: bool = True) -> pd.Series:
+    """Return which rows stand at a place; those that stand nowhere do too if they do ``anywhere``.
+
+    Training alone has no clusters, for one.
+    """
+    here = pd.Series(True, rows.index)
+    for name, at in place.items():
+        here &= rows[name].eq(at) | (rows[name].isna() & anywhere)
+    return here
 
 
 def sound(
@@ -97,44 +111,91 @@ def sound(
 ) -> list[Claim]:
     """Return what ``judge`` says of a frame's runs, without those that are untrained (``runs``).
 
-    A claim that hangs on one of them is judged on the seeds and places at which everybody trained:
-    a mean over places or seeds leaves the others out on both of its sides, and tells so. Where
-    nothing is left, or too few seeds, it is `UNTRAINED`.
+    A claim that hangs on some of them is judged without their seeds; or, where fewer than half of
+    the seeds would be left, without the places at which most did not train, as p = 1. So a mean
+    over places is one over the same places in every seed, on both of its sides. It tells what is
+    left out, and what all runs give. Where nothing is left, or too few seeds, it is `UNTRAINED`.
     """
     every = [*judge(frame)]
     if not len(runs):
         return every
-    left = (frame[~of(frame, runs, anybody=anybody)] for anybody in (False, True))
-    less, cut = (_by_text(judge, rows) for rows in left)
-    return [_sound(claim, less.get(_key(claim)), cut.get(_key(claim)), runs) for claim in every]
+    cut = _Cut(judge, frame, runs)
+    return [cut.sound(claim) for claim in every]
 
 
-def _sound(claim: Claim, less: Claim | None, cut: Claim | None, runs: pd.DataFrame) -> Claim:
-    if claim.verdict == UNTESTED and not claim.seeds:
-        return claim
-    if less and (less.values, less.measured) == (claim.values, claim.measured):
-        return claim
-    who = ", ".join(dict.fromkeys(runs["method"]))
-    # What is claimed of every place does not hold where it was not tried.
-    if cut is None or cut.verdict == UNTESTED or claim.place == BASELINE:
+class _Cut:
+    """The claims of a frame without some of its runs, each judged once."""
+
+    def __init__(
+        self,
+        judge: Callable[[pd.DataFrame], Sequence[Claim]],
+        frame: pd.DataFrame,
+        runs: pd.DataFrame,
+    ) -> None:
+        self.judge, self.frame, self.seeds = judge, frame, {*frame["seed"]}
+        places = pd.Series([tuple(p.items()) for p in _places(frame, runs)], runs.index)
+        # Those at which most seeds failed first: they are left out first.
+        groups = [some for _, some in runs.groupby(places, sort=False)]
+        self.runs = sorted(groups, key=lambda some: -some["seed"].nunique())
+        self.less = [self._claims(~of(frame, some)) for some in self.runs]
+        self.judged = cache(self._without)
+
+    def sound(self, claim: Claim) -> Claim:
+        """Return a claim as it is without the runs on which it hangs; itself if there are none."""
+        key = _key(claim)
+        hangs = [i for i, less in enumerate(self.less) if not _same(claim, less.get(key))]
+        if not hangs or (claim.verdict == UNTESTED and not claim.seeds):
+            return claim
+        who = ", ".join(dict.fromkeys(m for i in hangs for m in self.runs[i]["method"]))
+        # What is claimed of every place does not hold where it was not tried.
+        plans = [] if claim.place == BASELINE else self._plans(hangs)
+        for gone, seeds in plans:
+            cut = self.judged(tuple(gone), seeds).get(key)
+            if cut is not None and cut.verdict != UNTESTED:
+                words = [f"{name} = {at:g}" for i in gone for name, at in self._place(i).items()]
+                words += [f"{len(seeds)} of {claim.seeds} seeds"] * bool(seeds)
+                left = f"left out, as {who} did not train there: {', '.join(words)}"
+                return replace(cut, measured=f"{cut.measured}; {left}; all runs: {_number(claim)}")
         blank: dict[str, Any] = dict.fromkeys(("effect", "low", "high", "detects", "p"), nan)
         left = f"without runs that trained: of {who} some did not"
         return replace(
             claim, verdict=UNTRAINED, measured=left, needed=0, values="", clear=True, **blank
         )
-    seeds = f", {cut.seeds} of {claim.seeds} seeds" if cut.seeds < claim.seeds else ""
-    left = f"runs of {who} that did not train are left out{seeds}"
-    return replace(cut, measured=f"{cut.measured}; {left}")
+
+    def _plans(self, hangs: Sequence[int]) -> list[tuple[list[int], frozenset[int]]]:
+        """Return which places to leave out, and which seeds: the best way first."""
+        plans = [
+            ([*hangs[:k]], frozenset(int(s) for i in hangs[k:] for s in self.runs[i]["seed"]))
+            for k in range(len(hangs) + 1)
+        ]
+        return sorted(plans, key=lambda plan: 2 * len(self.seeds - plan[1]) < len(self.seeds))
+
+    def _without(self, places: Sequence[int], seeds: Collection[int]) -> Mapping[Any, Claim]:
+        kept = ~self.frame["seed"].isin(seeds)
+        for i in places:
+            kept &= ~_stands(self.frame, self._place(i))
+        return self._claims(kept)
+
+    def _place(self, i: int) -> dict[str, Any]:
+        return _places(self.frame, self.runs[i].head(1))[0]
+
+    def _claims(self, kept: pd.Series) -> Mapping[tuple[str, str], Claim]:
+        """Return the claims of a part of the frame, none where it lacks what they speak of."""
+        with suppress(LookupError, ValueError):
+            return {_key(claim): claim for claim in self.judge(self.frame[kept])}
+        return {}
 
 
 def _key(claim: Claim) -> tuple[str, str]:
     return claim.text, claim.place
 
 
-def _by_text(
-    judge: Callable[[pd.DataFrame], Sequence[Claim]], frame: pd.DataFrame
-) -> Mapping[tuple[str, str], Claim]:
-    """Return the claims of a part of a frame, none where it lacks what they speak of."""
-    with suppress(LookupError, ValueError):
-        return {_key(claim): claim for claim in judge(frame)}
-    return {}
+def _same(one: Claim, other: Claim | None) -> bool:
+    return other is not None and (one.values, one.measured) == (other.values, other.measured)
+
+
+def _number(claim: Claim) -> str:
+    """Return what a claim tests, with its interval."""
+    numbers = (claim.effect, claim.low, claim.high)
+    mean, low, high = (f"{v:+.1f}" if claim.unit else f"{v:.3f}" for v in numbers)
+    return f"{mean} [{low}, {high}]"

@@ -81,21 +81,34 @@ def runs_at(*seeds):
     return pd.DataFrame(rows, columns=["method", "seed", "p", "why"])
 
 
-def test_means_leave_out_places_at_which_somebody_did_not_train():
+def test_a_mean_over_places_is_over_the_same_places_in_every_seed():
     """By hand: 0.3 over both p, and 0.1 at the one at which both trained."""
     every = sound(claimed, table(), runs_at())
     assert [c.verdict for c in every] == [HOLDS, HOLDS, HOLDS, FAILS]
     assert every[0].effect == pytest.approx(30.2)
     pooled, there, mine, falls = sound(claimed, table(), runs_at(*range(5)))
     assert pooled.effect == pytest.approx(10.2) and pooled.seeds == 5
-    assert pooled.measured.endswith("runs of FedAvg that did not train are left out")
+    left = "left out, as FedAvg did not train there: p = 1; all runs: +30.2 [+30.0, +30.4]"
+    assert pooled.measured.endswith(left)
     assert there.verdict == falls.verdict == UNTRAINED and np.isnan(there.p)
     assert mine == every[2]  # no comparison with it
-    pooled, there, *_ = sound(claimed, table(), runs_at(1, 3))
-    assert there.measured.endswith("left out, 3 of 5 seeds") and there.verdict == HOLDS
-    assert there.effect == pytest.approx(50.2)
-    assert pooled.effect == pytest.approx((3 * 30.2 + 10.1 + 10.3) / 5, abs=0.1)
-    assert sound(claimed, table(), runs_at(0, 1, 2))[1].verdict == UNTRAINED  # two seeds are left
+    for kept in sound(claimed, table(), runs_at(1, 3))[:2]:  # most seeds are whole
+        left = "left out, as FedAvg did not train there: 2 of 5 seeds; all runs:"
+        assert left in kept.measured and kept.verdict == HOLDS and kept.seeds == 3
+        assert kept.effect == pytest.approx(30.2 if kept.text == "all p" else 50.2)
+    pooled, there, *_ = sound(claimed, table(), runs_at(0, 1, 2))  # two seeds are whole
+    assert pooled.effect == pytest.approx(10.2) and there.verdict == UNTRAINED
+
+
+def test_seeds_are_left_out_only_where_they_are_asked_about():
+    """One seed failed at p = 1: what is claimed of p = 0.2 alone keeps all five."""
+
+    def mild(frame):
+        at = {m: by_seed(rows) for m, rows in frame[frame["p"].lt(1)].groupby("method")}
+        return [judge("p < 1", "", at[MIXTURE], at[FEDAVG]), claimed(frame)[0]]
+
+    low, pooled = sound(mild, table(), runs_at(4))
+    assert (low.seeds, pooled.seeds) == (5, 4)
 
 
 JUDGED = {
