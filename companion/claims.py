@@ -69,8 +69,9 @@ class Claim:
 
     ``kind`` is "paper" (whose words are the ``quote``), "audit" (what released code or a way of
     reporting does to a number), "identity" (arithmetic, which no list of claims needs) or "ours".
-    ``exploratory`` claims were made after their numbers were seen. ``effect`` is the tested number,
-    ``low`` and ``high`` its interval; a difference of accuracies is in percentage points, as
+    ``exploratory`` claims were made after their numbers were seen. ``data`` is the data set of
+    which the paper says it, "" where it is said of all. ``effect`` is the tested number, ``low``
+    and ``high`` its interval; a difference of accuracies is in percentage points, as
     ``unit`` says. ``detects`` is the smallest difference from the criterion that so many seeds
     detect with 80% power, ``needed`` the seeds that would decide an undecided claim at the effect
     seen (0 for others), ``p`` that of the boundary, ``values`` the tested number by seed. Metadata
@@ -97,6 +98,13 @@ class Claim:
     needed: int = 0
     p: float = nan
     values: str = ""
+    data: str = ""
+
+    def on(self, dataset: str) -> "Claim":
+        """Return the claim as it is of a data set: ours, where the paper speaks of others only."""
+        if self.data in ("", dataset):
+            return self
+        return replace(self, kind=OURS, quote="")
 
 
 def judge(

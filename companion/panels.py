@@ -63,9 +63,11 @@ class Panel:
     def judged(self, judge: Callable[..., Sequence[Claim]], *more: Any) -> list[Claim]:
         """Return the claims that ``judge`` makes of the frame: none rests on an untrained run.
 
-        ``more`` is handed to it after the frame. They tell at which numbers no run is stored yet.
+        ``more`` is handed to it after the frame. They tell at which numbers no run is stored yet,
+        and are ours where the paper speaks of another data set; digits stand for all.
         """
         every = sound(lambda frame: judge(frame, *more), self.frame, self.untrained)
+        every = [one.on(self.dataset) for one in every] if self.scale != "quick" else every
         if not self.left:
             return every
         return [replace(one, measured=f"{one.measured}; {self.without}") for one in every]

@@ -152,7 +152,7 @@ class _Cut:
         for gone, seeds in plans:
             cut = self.judged(tuple(gone), seeds).get(key)
             if cut is not None and cut.verdict != UNTESTED:
-                words = [f"{name} = {at:g}" for i in gone for name, at in self._place(i).items()]
+                words = [_in_words(self._place(i)) for i in gone]
                 words += [f"{len(seeds)} of {claim.seeds} seeds"] * bool(seeds)
                 left = f"left out, as {who} did not train there: {', '.join(words)}"
                 return replace(cut, measured=f"{cut.measured}; {left}; all runs: {_number(claim)}")
@@ -192,6 +192,12 @@ def _key(claim: Claim) -> tuple[str, str]:
 
 def _same(one: Claim, other: Claim | None) -> bool:
     return other is not None and (one.values, one.measured) == (other.values, other.measured)
+
+
+def _in_words(place: Mapping[str, Any]) -> str:
+    """Return a place as "p = 1", what follows the first of its names in brackets."""
+    first, *rest = (f"{name} = {at:g}" for name, at in place.items())
+    return f"{first} ({', '.join(rest)})" if rest else first
 
 
 def _number(claim: Claim) -> str:

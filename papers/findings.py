@@ -11,10 +11,11 @@ stored, the column ``unknown`` has what stands instead, if anything. Brackets ar
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,8 @@ from IPython.display import Markdown
 from scipy import stats
 
 from companion import frames, scorecard
-from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTRAINED, judge
+from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTRAINED, Claim, judge
+from companion.frames import by_method
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel
 from companion.scorecard.page import AGREES, DIFFERS, OTHER, OWN
@@ -30,16 +32,18 @@ from fedlib import paths
 from fedlib.runs import atomic
 from papers import comparison
 from papers.adaptive import analysis as clusters
-from papers.fedmix import ENSEMBLE, FEDMIX
+from papers.adaptive.experiments import MOE
+from papers.fedmix import BIAS, ENSEMBLE, FEDMIX
 from papers.fedmix import claims as fedmix
 from papers.judging import by, scored
 from papers.pm_moe import NINE, TRADITIONAL, WITH_MOE, analysis
 from papers.published import published, words
 from papers.registry import REGISTRY
-from papers.scaled import FEDAVG, TUNED
-from papers.short import SCALE, Missing, Unsupported, filled, number, panels, starting
+from papers.scaled import FEDAVG, LOCAL, TUNED
+from papers.short import SCALE, Missing, Unsupported, filled, number, panels, short, starting
 from papers.specialists import analysis as two_experts
-from papers.specialists.experiments import LAST_CLIENT
+from papers.specialists.claims import opt_out_claims
+from papers.specialists.experiments import LAST_CLIENT, MIXTURE
 
 README = paths.ROOT / "README.md"
 MARKS = "<!-- made by python -m papers.findings -->", "<!-- end -->"
@@ -48,21 +52,22 @@ HEAD = """# What was found
 
 Numbers come from stored runs of the standard scale, with fewer rounds and smaller networks than
 the papers', if no other is named, or from the papers' tables. Brackets hold 95% intervals over
-seeds, and the number of seeds. `python -m papers.findings` writes this page, and fails if a number
-no longer supports its sentence.
+seeds, and the number of seeds: those of each number by itself, however many numbers there are.
+`python -m papers.findings` writes this page, and fails if a number no longer supports its sentence.
 """
 Numbers = dict[str, object]
+Table = Callable[[Panel], pd.DataFrame]
 
 
-def _panel(section: str, dataset: str) -> Panel:
+def _panel(section: str, dataset: str, scale: str = SCALE) -> Panel:
     """Return what is stored of a section; Missing if that is nothing."""
-    if found := panels(section).get(dataset):
+    if found := panels(section, scale).get(dataset):
         return found
     raise Missing(section)
 
 
 def _listed(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if names[1:] else names[0]
 
 
 def _floor() -> Numbers:
@@ -96,13 +101,58 @@ def _own_scale() -> Numbers:
     return {**said, "least": f"{gaps.min():.1f}", "most": f"{gaps.max():.1f}", "differ": len(gaps)}
 
 
+def _tuned(dataset: str, scale: str = SCALE) -> str:
+    """Return at which p the mixture generalises better than fine-tuning, and at which worse."""
+    panel, at = _panel("specialists", dataset, scale), {"metric": two_experts.GLOBAL}
+    return _by_p(panel, two_experts.of_panel, MIXTURE, TUNED, **at)
+
+
+def _tuning() -> Numbers:
+    found = {name: _tuned(name) for name in ("cifar10", "fashion_mnist", "ag_news")}
+    if not any("ahead" in told and "behind" in told for told in found.values()):
+        raise Unsupported(
+            f"no data set on which it is ahead at some p and behind at others: {found}"
+        )
+    return {**found}
+
+
 def _higher() -> Numbers:
     table = _at_own_scale("001", "Fashion-MNIST")
     gaps = table["gap"][table["verdict"].eq(DIFFERS)]
     if gaps.min() < 0 or len(gaps) <= len(table) / 2:
         raise Unsupported(f"numbers are smaller here, or few differ: {table}")
     said = {"numbers": len(table), "seeds": int(table["seeds"].min()), "differ": len(gaps)}
-    return {**said, "agree": int(table["verdict"].eq(AGREES).sum()), **_over_p(table, gaps)}
+    said |= {"agree": int(table["verdict"].eq(AGREES).sum())}
+    known = two_experts.printed("001", "fashion_mnist")
+    known = known[known["p"].eq(1) & known["metric"].eq(two_experts.GLOBAL)]
+    theirs = 100 * known.set_index("method")["value"].astype(float)
+    printed = f"{theirs[MIXTURE]:.2f} against {theirs[TUNED]:.2f}%"
+    tuned = _tuned("fashion_mnist", "paper")
+    return {**said, "printed": printed, "tuned": tuned, **_over_p(table, gaps)}
+
+
+def _by_p(panel: Panel, table_of: Table, a: str, b: str, **at: str) -> str:
+    """Return at which p a method is ahead of another, and at which behind, each p by itself."""
+    ps = sorted(table_of(panel)["p"].unique())
+
+    def judged(part: Panel) -> list[Claim]:
+        there = by(table_of(part), **at)
+        return [judge(f"{p:g}", "", there(a, p=p), there(b, p=p)) for p in ps]
+
+    claims, parts = panel.claims(judged), []
+    for verdict, word in ((HOLDS, "ahead"), (OPEN, "undecided"), (FAILS, "behind")):
+        found = [claim for claim in claims if claim.verdict == verdict]
+        where = f"{word} at p = {_listed([claim.text for claim in found])}" if found else ""
+        parts += [f"{where}{_size(found) if verdict != OPEN else ''}"] if found else []
+    return _listed(parts)
+
+
+def _size(claims: Sequence[Claim]) -> str:
+    """Return how large differences of one sign are: one with its interval, of several the ends."""
+    if not claims[1:]:
+        return f" ({short(claims[0])})"
+    least, most = sorted(abs(claim.effect) for claim in claims)[:: len(claims) - 1]
+    return f" (by {least:.1f} to {most:.1f} points)"
 
 
 def _over_p(table: pd.DataFrame, gaps: pd.Series) -> Numbers:
@@ -128,19 +178,50 @@ def _fedavg_higher() -> Numbers:
     above = (others["gap"].gt(0) & others["verdict"].eq(DIFFERS)).sum()
     said = {"agree": int(agree), "alone": len(alone), "federated": len(federated)}
     said |= {"above": int(above), "others": len(others), "seeds": int(table["seeds"].min())}
+    words = {"apart": _lower(alone), "tuned": _tuned("cifar10", "paper")}
     where = f" (p = {', '.join(_ps(untrained))}, where it did not train in every seed, aside)"
     where = where if len(untrained) else ""
-    return {**said, **_over_p(table, gaps), "untrained": where}
+    return {**said, **words, **_over_p(table, gaps), "untrained": where}
+
+
+def _lower(table: pd.DataFrame) -> str:
+    """Return in words by how many points some numbers differ from those printed, and which."""
+    off = table[table["verdict"].eq(DIFFERS)]
+    where = off["setting"].str.extract(r"^(\w+ test).*p=([\d.]+)").itertuples(index=False)
+    told = [
+        f"{abs(gap):.1f} points {'lower' if gap < 0 else 'higher'} ({test}, p = {float(p):g})"
+        for gap, (test, p) in zip(off["gap"], where, strict=True)
+    ]
+    return f"the others are {_listed(told)}" if told else "none differs"
+
+
+def _partition(section: str, dataset: str, method: str) -> Any:
+    """Return the request that says which clients a method of a section has."""
+    runs = REGISTRY.sections[section].runs(SCALE, dataset)
+    return next(run.experiment.task.partition for run in runs if run.method == method)
+
+
+def _small_experts() -> Numbers:
+    return {"p": f"{_partition('architectures', 'cifar10', FEDAVG).p:g}"}
+
+
+def _opted_out() -> Numbers:
+    panel = _panel("opt_out", "cifar10")
+    claims = opt_out_claims(two_experts.of_panel(panel))
+    (every,) = [c for c in claims if re.match("q = 0.95, i.i.d. .*specialisation", c.text)]
+    gone = panel.untrained.query("method == @FEDAVG and q == 0.95 and p == 0.2")
+    return {"all": short(every), "failed": len(gone), "seeds": every.seeds}
 
 
 def _last_client() -> Numbers:
-    shown = (_panel(section, "cifar10") for section in ("as_released", "specialists"))
+    shown = [_panel(section, "cifar10") for section in ("as_released", "specialists")]
     released, plain = map(two_experts.of_panel, shown)
     last = released[released["departure"] == LAST_CLIENT]
     ps = last["p"].unique().tolist()
     theirs, average = (by(rows, metric=two_experts.GLOBAL)(FEDAVG, p=ps) for rows in (last, plain))
     lost = judge("The average beats the last client's model", "", average, theirs)
-    return {"lost": number(lost, HOLDS)}
+    said = {"ps": ", ".join(f"{p:g}" for p in ps), "rounds": shown[0].setting.rounds}
+    return {"lost": number(lost, HOLDS), **said}
 
 
 def _printed_fedavg() -> Numbers:
@@ -181,12 +262,28 @@ def _divergence() -> Numbers:
 def _skew() -> Numbers:
     theirs = clusters.conclusion()
     said = {"ifca": theirs["over_ifca"], "alone": theirs["over_local"]}
-    return {name: f"{100 * gain:+.1f} points" for name, gain in said.items()}
+    panel = _panel("adaptive", "cifar10")
+    table_of = lambda p: clusters.at_most(clusters.scores(p.frame), "J", "eps")  # noqa: E731
+    by_p = {n: _by_p(panel, table_of, MOE, m) for n, m in (("tuned", TUNED), ("local", LOCAL))}
+    if "ahead" in by_p["tuned"] or "behind" not in by_p["tuned"]:
+        raise Unsupported(f"the mixture and the best cluster fine-tuned: {by_p}")
+    return {**by_p, **{name: f"{100 * gain:+.1f} points" for name, gain in said.items()}}
+
+
+def _gate() -> Numbers:
+    section = REGISTRY.sections["adaptive_writers"]
+    rates = [
+        [float(run.where["eps"]) for run in section.runs(scale, "writers") if run.where.get("eps")]
+        for scale in (SCALE, "paper")
+    ]
+    ours, theirs = max(rates[0]), min(rates[1])
+    clients = _partition("adaptive_writers", "writers", MOE).clients
+    return {"clients": clients, "ours": f"{ours:.2f}", "theirs": f"{theirs:.2f}"}
 
 
 def _joining() -> Numbers:
     lost = starting("new_clients", "two_class_mnist", "Without a gate")
-    return {"right": f"{lost.effect / 10:.1%} [{lost.low / 10:.1%}, {lost.high / 10:.1%}]"}
+    return {"right": f"{lost.effect:.1%} [{lost.low:.1%}, {lost.high:.1%}]"}
 
 
 def _gains() -> Numbers:
@@ -194,12 +291,18 @@ def _gains() -> Numbers:
     table, printed = analysis.scores(frame), analysis.printed("Table 2", "fashion_mnist")
     if table.loc[table["stage"].eq(WITH_MOE), "method"].nunique() < len(NINE):
         raise Missing("gains of all nine")
-    first, share = analysis.largest_gains(table[table["S"] == 0])
-    if share < 0.5:
+    (first, share), (some, part) = (
+        analysis.largest_gains(table[table["S"] == s], 2) for s in (0, 20)
+    )
+    if share < 0.8:
         raise Unsupported(f"{first} have {share:.0%} of the gain")
+    none = by_method(analysis.gains(table[table["S"] == 0]))
+    each = {m: short(judge("", "", none[m], 0.0, limits=(-1.0, 1.0), unit="points")) for m in first}
     ways = analysis.told_gains(frame, printed).values()
     ours, largest, theirs = (100 * rows.groupby("S")["value"].mean() for rows in ways)
-    said = {"first": _listed(first), "share": f"{share:.0%}"}
+    clear = ", ".join(f"{method} {gain}" for method, gain in each.items())
+    said = {"first": _listed(first), "share": f"{share:.0%}", "clear": clear}
+    said |= {"first_some": _listed(some), "share_some": f"{part:.0%}"}
     said |= {"none": f"{theirs[0]:.1f}", "some": f"{theirs[20]:.1f}"}
     return {**said, "adds": f"{(largest - ours).max():.2f}"}
 
@@ -211,7 +314,8 @@ def _leaderboard() -> Numbers:
     if ahead := [claim.text for claim in claims if claim.verdict == HOLDS]:
         raise Unsupported(f"these hold: {ahead}")
     front = comparison.frontier(table).query("best").sort_values("x")["method"].tolist()
-    return {"front": _listed(front)}
+    at = by(table[table["kind"].eq(comparison.OWN)])
+    return {"front": _listed(front), "bias": short(judge("", "", at(BIAS), at(TUNED)))}
 
 
 def _energies(dimensions: int = 512, experts: int = 20, clients: int = 50) -> Numbers:
@@ -248,8 +352,9 @@ def _label_sets() -> Numbers:
 
 
 _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
-    _floor, _own_scale, _higher, _fedavg_higher, _last_client, _printed_fedavg, _too_small,
-    _divergence, _joining, _skew, _energies, _equal_size, _label_sets, _gains, _leaderboard,
+    _floor, _own_scale, _tuning, _higher, _fedavg_higher, _last_client, _printed_fedavg, _too_small,
+    _divergence, _joining, _skew, _gate, _energies, _equal_size, _label_sets, _gains, _leaderboard,
+    _small_experts, _opted_out,
 )  # fmt: skip
 NUMBERS = {of.__name__.strip("_").replace("_", " "): cache(of) for of in _FUNCTIONS}
 _KNOWN: dict[str, Callable[[], Numbers]] = {"scorecard": lambda: {"line": line()}, **NUMBERS}
@@ -301,10 +406,10 @@ def line() -> str:
     full = len(measured) - small - int(measured.eq(UNTRAINED).sum())
     agree = f", where {(measured == AGREES).sum()} agree" if full else ""
     return (
-        f"Of {held + fails + open_} claims of the papers that were tested on their data {held} "
-        f"hold, {fails} do not hold and {open_} are undecided. Of {total} published numbers {full} "
-        f"were measured at their own scale{agree}; {small} in smaller settings, where only the "
-        "order of methods can be compared."
+        f"Of {held + fails + open_} tests of the papers' claims on their data, or on smaller and "
+        f"similar data for CIFAR-100 and FEMNIST, {held} hold, {fails} do not hold and {open_} are "
+        f"undecided. Of {total} published numbers {full} were measured at their own scale{agree}; "
+        f"{small} in smaller settings, where only the order of methods can be compared."
     )
 
 

@@ -23,10 +23,12 @@ class Numbers(dict[int, float]):
 def said(paper: str, name: str, /, **words: object) -> tuple[str, str, dict[str, Any]]:
     """Return a claim's text and place, with its open ``words``, and whose it is as fields of it.
 
-    ``papers/claims.csv`` has them: kind, the paper's words, and whether numbers were seen before.
+    ``papers/claims.csv`` has them: kind, the paper's words, of which data set they are, and whether
+    numbers were seen before.
     """
     row = table_of("claims.csv", "paper", "name")[paper, name]
-    about = {"kind": row["kind"], "quote": row["quote"], "exploratory": bool(row["exploratory"])}
+    about: dict[str, Any] = {name: row[name] for name in ("kind", "quote", "data")}
+    about |= {"exploratory": bool(row["exploratory"])}
     return row["claim"].format(**words), row["place"].format(**words), about
 
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from matplotlib import pyplot as plt
 
-from companion.claims import HOLDS, Claim
+from companion.claims import HOLDS, OURS, PAPER, Claim
 from companion.frames import matrix, together
-from companion.panels import comparable, having, panels, several, stored
+from companion.panels import Panel, comparable, having, panels, several, stored
 from companion.plotting import curves
 from companion.sections import NothingStored, Run
 from companion.widgets import LiveRun, explorer, moving, watch
@@ -107,6 +107,18 @@ def test_a_range_is_shown_when_both_of_its_ends_are_stored(monkeypatch, ps, show
         assert p.only(["FedAvg"]).name.absent == told and not p.absent
         (claim,) = p.judged(lambda frame: [Claim("all p", "", "3", HOLDS, 3)])
         assert claim.measured == "3; still without p = 0.7 and p = 0.8"
+
+
+def test_what_a_paper_says_of_one_data_set_is_ours_on_another():
+    section = SPECIALISTS.settings("quick")["digits"]
+    one = Claim("it falls", "Fig. 3", "3", HOLDS, 3, quote="it falls", data="cifar10")
+    kinds = {}
+    for at in (("digits", "quick"), ("cifar10", "standard"), ("cifar100", "standard")):
+        (told,) = Panel(*at, section, pd.DataFrame(), trained=False).judged(lambda frame: [one])
+        kinds[at[0]] = told.kind, told.quote
+    assert kinds == dict.fromkeys(("digits", "cifar10"), (PAPER, "it falls")) | {
+        "cifar100": (OURS, "")
+    }
 
 
 def found_of(stored, methods=("FedAvg", "Mixture"), places=(0.3, 0.7), asked=5):

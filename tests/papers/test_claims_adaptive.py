@@ -59,6 +59,7 @@ def test_scores_keep_spread_over_clients_and_over_seeds_apart():
 def test_what_looks_as_published_holds():
     found = verdicts(claims.adaptive_claims(analysis.scores(table_2())))
     assert found.pop(GATE) == FAILS
+    assert found.pop("The mixture is better where clients differ more: p = 1 vs 0.2") == FAILS
     assert set(found.values()) == {HOLDS} and len(found) == 13
 
 

@@ -8,6 +8,7 @@ import pytest
 from rows import frame_of, initials, runs_of
 
 from companion import frames
+from companion.claims import HOLDS
 from papers import findings
 from papers.scaled import FEDAVG, LOCAL, TUNED
 from papers.short import Missing
@@ -178,8 +179,19 @@ def test_experts_of_other_architectures_are_judged():
     third = dict.fromkeys([(FEDAVG, GLOBAL), (FEDAVG, OWN)], 0.9)
     parts = (grid(of, seed=range(3), client=who) for of, who in ((values, (0, 1)), (third, [2])))
     found = claims.architecture_claims(analysis.scores(pd.concat(parts), 2))
-    assert initials(found) == "hd"
+    assert initials(found) == "hdn"  # fine-tuning was not run
     assert found[0].measured.startswith("0.600 vs 0.500")
+
+
+@pytest.mark.parametrize(("p", "asked"), [(0.2, True), (0.5, True), (0.3, False)])
+def test_iid_clients_are_those_whose_two_majority_classes_have_their_share(p, asked):
+    """Two of ten classes have .2 of all examples, and two of four .5."""
+    cells = itertools.product((FEDAVG, MIXTURE, TUNED, LOCAL), range(3), (p, 1.0), (GLOBAL, OWN))
+    rows = [(m, seed, at, metric, 0.5 + 0.001 * seed) for m, seed, at, metric in cells]
+    table = pd.DataFrame(rows, columns=["method", "seed", "p", "metric", "value"])
+    said = {c.text: c.verdict for c in claims.generalisation_claims(table)}
+    (text,) = [t for t in said if t.startswith("With i.i.d. clients")] or [""]
+    assert bool(text) == asked and (not asked or said[text] == HOLDS)
 
 
 def test_who_cannot_opt_out_counts_at_every_fraction():
