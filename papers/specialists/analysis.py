@@ -162,7 +162,7 @@ def over_q(table: pd.DataFrame, p: float, metric: str) -> pd.DataFrame:
     Where everybody opts out there is no federation to mix in, and what is left is training alone.
     """
     rows = table[(table["p"] == p) & (table["metric"] == metric)]
-    alone, qs = rows[rows["method"] == LOCAL], sorted(rows["q"].dropna().unique())
+    alone, qs = rows[rows["method"] == LOCAL], sorted(table["q"].dropna().unique())
     everywhere = [alone.assign(q=q) for q in (*qs, 1.0)]
     floor = rows[rows["method"].eq(MAJORITY) & (metric == OWN)]
     return pd.concat([rows.dropna(subset="q"), *everywhere, floor], ignore_index=True)
