@@ -206,13 +206,21 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     asked = table["exploratory"].astype(bool).map({True: ", exploratory", False: ""})
     least = zip(table["detects"], table["unit"], strict=True)
     counts = zip(table["seeds"], table["needed"], strict=True)
-    detects = ["" if pd.isna(d) else f"{d:.2g} {unit}".strip() for d, unit in least]
+    detects = [_detectable(*each) for each in least]
     seeds = [f"{n} ({enough(more)} would decide)" if more else str(n or "") for n, more in counts]
     new: dict[str, Any] = {"claim": table["claim"] + quotes, "whose": table["kind"] + asked}
     demo = demonstrations(table).map({True: f" ({DEMO})", False: ""})
-    new |= {"seeds": seeds, "can detect": detects, "verdict": table["verdict"] + demo}
-    columns = ["tested on", "claim", "whose", "place", "measured", "can detect", "seeds", "verdict"]
-    return table.assign(**new)[columns]
+    new |= {"seeds": seeds, "detectable effect": detects, "verdict": table["verdict"] + demo}
+    columns = ["tested on", "claim", "whose", "place", "measured", "detectable effect", "seeds"]
+    return table.assign(**new)[[*columns, "verdict"]]
+
+
+def _detectable(effect: float, unit: str) -> str:
+    """Return a detectable effect in words, as "1.0 points", "250" or "0.33"."""
+    if pd.isna(effect):
+        return ""
+    number = f"{effect:.0f}" if effect >= 10 else f"{effect:.2g}"
+    return f"{effect:.1f} {unit}" if unit and effect >= 0.1 else f"{number} {unit}".strip()
 
 
 def enough(needed: float) -> str:

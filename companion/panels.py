@@ -14,7 +14,7 @@ from companion.frames import frame_of, together
 from companion.inference import LEAST_SEEDS
 from companion.plotting import Title, title
 from companion.sections import NothingStored, Run, Section, Setting
-from companion.trained import of, sound, untrained
+from companion.trained import COLUMNS, of, sound, untrained
 from fedlib.runs import Result, find
 from fedlib.runs.sweep import sweep
 from fedlib.values import one_of
@@ -78,8 +78,15 @@ class Panel:
 
     @property
     def even(self) -> pd.DataFrame:
-        """The frame at the seeds and places at which everybody has trained."""
-        return self.frame[~of(self.frame, self.untrained, anybody=True)]
+        """The frame at the seeds and places at which everybody has trained: what is drawn.
+
+        Rows without such a place, as training alone has no q, stay: a run of the others that did
+        not train takes nothing from them. They go only with a run of their own.
+        """
+        gone = of(self.frame, self.untrained, anybody=True)
+        places = [c for c in self.untrained.columns if c in self.frame and c not in COLUMNS]
+        alone = self.frame[places].isna().any(axis=1)
+        return self.frame[~(gone & ~alone | of(self.frame, self.untrained))]
 
     @property
     def diverged(self) -> set[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -14,7 +15,8 @@ from companion.theme import theme
 
 ROUNDS = "communication round"
 BEGINNING = 0.15  # of the rounds: the steep rise, which would squeeze what follows
-FEW = 6  # places on a logarithmic axis that are all named
+FEW = 6  # places on a logarithmic axis that are all marked
+LETTER, SLOPE = 0.035, 45  # of such a mark: a letter's part of the field, and degrees
 
 
 def curves(
@@ -167,9 +169,15 @@ def over(
 
 
 def _tick(ax: Axes, places: list[float], log: bool) -> None:
-    """Mark a few places on a logarithmic axis of x each, and whole numbers by whole numbers."""
+    """Mark a few places on a logarithmic axis of x each, and whole numbers by whole numbers.
+
+    Names are sloping where they would run into each other.
+    """
     if log and len(places) <= FEW:
-        ax.set_xticks(places, [f"{place:g}" for place in places])
+        names = [f"{place:g}" for place in places]
+        apart = np.diff(np.log(places)) / np.log(places[-1] / places[0])
+        crowded = apart.min(initial=1) < LETTER * max(map(len, names))
+        ax.set_xticks(places, names, rotation=SLOPE if crowded else 0)
         ax.minorticks_off()
     elif all(float(place).is_integer() for place in places):
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))

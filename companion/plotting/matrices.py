@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from companion.plotting import style
@@ -28,9 +29,13 @@ def heatmaps(
     scale: str = "probability",
     inches: float = 0.0,
     black: float = 1.0,
+    each: bool = False,
     **labels: Any,
 ) -> Drawn:
     """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
+
+    With ``each`` a matrix goes from its own least number, white, to its largest, black, which then
+    stand in its title.
 
     ``rows`` are names, or if there are too many a number, of which every fifth is told.
     ``first`` is the number of the first column, ``scale`` names what the shades mean, ``inches`` is
@@ -41,9 +46,11 @@ def heatmaps(
     shade: Style = {"cmap": "Greys", "vmin": 0, "vmax": black, "interpolation": "nearest"}
 
     def draw(ax: Axes, name: str, m: np.ndarray) -> pd.DataFrame:
-        ax.imshow(m, aspect="auto", **shade)
+        ends: Style = {"vmin": m.min(), "vmax": m.max()} if each else {}
+        ax.imshow(m, aspect="auto", **{**shade, **ends})
         ax.grid(visible=False)
-        ax.set_title(name, fontsize="small")
+        told = f"{name}\n{m.min():.2f} to {m.max():.2f}" if each else name
+        ax.set_title(told, fontsize="small")
         ticks = range(0, m.shape[1], 1 if m.shape[1] <= 6 else 2 if m.shape[1] <= 8 else 5)
         ax.set_xticks(ticks, [str(k + first) for k in ticks])
         ax.set_yticks(range(len(rows)), rows)
@@ -52,18 +59,24 @@ def heatmaps(
 
     wide = min(columns, len(matrices))
     inches = inches or (0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2)
-    each = 0.17 if len(rows) <= 15 or "" not in rows else 0.1  # inches: rows without names are thin
-    size = (inches + 0.5 / wide, 0.5 + each * len(rows))
+    high = 0.17 if len(rows) <= 15 or "" not in rows else 0.1  # inches: rows without names are thin
+    size = (inches + 0.5 / wide, 0.5 + high * len(rows))
     how: Style = {"ylabel": "label y", "sharey": True, "room": 0.5, **labels}
     figure, drawn = fields(matrices, draw, size, columns=columns, least=NARROWEST, **how)
     for ax in figure.axes[-wide:]:
         ax.set_xlabel(xlabel, fontsize="small")
+    if not each:
+        _shades_bar(figure, scale)
+    style.laid_out(figure)
+    return figure, drawn
+
+
+def _shades_bar(figure: Figure, scale: str) -> None:
+    """Explain the shades that all fields of a figure share."""
     image = figure.axes[0].images[0]
     shrink = min(0.8, 2.2 / figure.get_figheight())
     figure.set_layout_engine("constrained")
     figure.colorbar(image, ax=figure.axes, label=scale, shrink=shrink, aspect=16, pad=0.02)
-    style.laid_out(figure)
-    return figure, drawn
 
 
 def label_sets(

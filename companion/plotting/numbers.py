@@ -149,16 +149,22 @@ def _rows(ax: Axes, rows: Sequence[str], lacking: Collection[str], empty: str) -
 
 
 def _beyond(panels: Mapping[str, pd.DataFrame], marks: Mapping[str, float], mark: str) -> str:
-    """Return in words how many intervals of each group lie wholly above and below their mark."""
+    """Return in words how many intervals of each group lie wholly above and below their mark.
+
+    As "all 18 intervals lie above 1", or "ours: 3 of 9 intervals lie above 1, 2 below".
+    """
     every = pd.concat(
         rows.assign(above=rows["low"] > marks[name], below=rows["high"] < marks[name])
         for name, rows in panels.items()
     )
-    sentence = "{} {} | {} of {}"
-    return f"intervals above | below {mark}: " + "; ".join(
-        sentence.format(name, of["above"].sum(), of["below"].sum(), len(of))
-        for name, of in every.dropna(subset="low").groupby("group", sort=False)
-    )
+    told = []
+    for name, of in every.dropna(subset="low").groupby("group", sort=False):
+        above, below = of["above"].sum(), of["below"].sum()
+        sides = {above: f"above {mark}", below: f"below {mark}"}
+        mixed = f"{above} of {len(of)} intervals lie above {mark}, {below} below"
+        all_of = f"all {len(of)} intervals lie {sides[len(of)]}" if len(of) in sides else mixed
+        told.append(f"{name}: {all_of}" if every["group"].nunique() > 1 else all_of)
+    return "; ".join(told)
 
 
 def grouped(

@@ -14,6 +14,7 @@ from companion.plotting.style import Drawn, Style, fields
 
 SLOPE, LETTERS, LETTER = 20, 7, 3.8  # of names: degrees; their height and a letter's width, points
 ENDS = ("mean", "low", "high")
+OUTWARD = 9  # points from the end of a curve to the middle of its label
 
 
 def plane(
@@ -27,12 +28,12 @@ def plane(
 ) -> Drawn:
     """Draw two numbers of every method against each other, a point per value of ``by``.
 
-    Each point is the mean over seeds, and says its value of ``by``; a line joins the points of a
-    method in that order. Where points crowd, some go without. Small dots are the runs.
+    Each point is the mean over seeds; a line joins the points of a method in the order of ``by``,
+    whose values stand at its two ends. Where ends crowd, some go without. Small dots are the runs.
     ``panels`` maps a panel's title to a frame with columns method, seed, ``by``, metric and value,
     of which the metrics ``x`` and ``y`` are drawn.
     ``printed`` are a paper's numbers in the same form, without seeds, drawn hollow. The floor is a
-    thin line, with its values of ``by`` next to it.
+    thin line, with values of ``by`` at its ends.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -51,7 +52,7 @@ def plane(
         theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, by)
         hollow(ax, theirs, "mean_x", "mean_y")
         ax.plot(floor["mean_x"], floor["mean_y"], **(style.FLOOR if len(floor) else {}))
-        _beside(ax, pd.concat([both, floor, theirs]), by)
+        _name_ends(ax, [both, floor, theirs], by)
         ax.set_title(f"{name}, {style.seeds_of(both)}")
         return pd.concat([both, floor])
 
@@ -100,12 +101,14 @@ def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: Any) ->
     return figure, points
 
 
-def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels: Any) -> Drawn:
+def frontier(
+    panels: Mapping[str, pd.DataFrame], *, log: bool = False, unit: str = "", **labels: Any
+) -> Drawn:
     """Draw every method as a dot of its family's form, and name those that none beats in both.
 
     A panel's frame has columns method, family, x, y, best; the unbeaten are joined by a line.
-    ``log`` is for x. The floor is no dot but a thin line at its y; so is, on a logarithmic axis,
-    what costs nothing.
+    ``log`` is for x, ``unit`` its unit. The floor is no dot but a thin line at its y; so is, on a
+    logarithmic axis, what costs nothing.
     """
     split = {name: style.parted(frame) for name, frame in panels.items() if len(frame)}
     if not split:
@@ -116,7 +119,8 @@ def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels:
         points, floor = parts
         free = points["x"].eq(0) & log
         for method, y in zip(points["method"][free], points["y"][free], strict=True):
-            ax.axhline(y, **style.look_of(method), label=f"{method} (0)", linewidth=1, zorder=0)
+            label = f"{method}, 0 {unit}".strip()
+            ax.axhline(y, **style.look_of(method), label=label, linewidth=1, zorder=0)
         points = points[~free]
         for family, dots in points.groupby("family", sort=False):
             k = families.index(family)
@@ -143,19 +147,30 @@ def _side_by_side(rows: pd.DataFrame, x: str, y: str, by: str) -> pd.DataFrame:
     return one.merge(other.drop(columns="seeds"), on=["method", by], suffixes=("_x", "_y"))
 
 
-def _beside(ax: Axes, rows: pd.DataFrame, by: str) -> None:
-    """Write each point's value of ``by`` at its upper right, unless one already stands there."""
-    ax.margins(0.08)
+def _name_ends(ax: Axes, parts: Sequence[pd.DataFrame], by: str) -> None:
+    """Write the value of ``by`` at both ends of each method's curve, outward, where there is room.
+
+    Of several ``parts`` the first ones have precedence.
+    """
+    ax.margins(0.1)
     ax.autoscale_view()  # else the limits would only be known when all is drawn
-    how: Style = {"xytext": (4, 3), "textcoords": "offset points", "fontsize": 6.5}
+    how: Style = {"textcoords": "offset points", "fontsize": 7, "ha": "center", "va": "center"}
     written: list[np.ndarray] = []
-    places = rows[["mean_x", "mean_y"]].to_numpy(float)
-    dots = ax.transData.transform(places) * 72 / ax.figure.dpi
-    for place, dot, method, value in zip(places, dots, rows["method"], rows[by], strict=True):
-        if all((abs(dot - other) > (14, 8)).any() for other in written):
-            written.append(dot)
-            how["color"] = style.legible(style.look_of(method)["color"])
-            ax.annotate(f"{value:g}", (place[0], place[1]), **how)
+    curves = [curve.sort_values(by) for part in parts for _, curve in part.groupby("method")]
+    for method, places, values in (
+        (curve["method"].iloc[0], curve[["mean_x", "mean_y"]].to_numpy(float), [*curve[by]])
+        for curve in curves
+    ):
+        dots = ax.transData.transform(places) * 72 / ax.figure.dpi
+        colour = style.legible(style.look_of(method)["color"])
+        for end, inner in {0: 1, len(dots) - 1: -2}.items():
+            away = dots[end] - dots[inner % len(dots)]
+            away = away / np.hypot(*away) if away.any() else np.array([0.6, 0.8])
+            at = dots[end] + OUTWARD * away
+            if all((abs(at - other) > (14, 8)).any() for other in written):
+                written.append(at)
+                far = tuple(OUTWARD * away)
+                ax.annotate(f"{values[end]:g}", places[end], xytext=far, color=colour, **how)
 
 
 def _front(ax: Axes, best: pd.DataFrame) -> None:

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from companion.frames import interval, put_table
+from companion.inference import LEAST_SEEDS
 from companion.sections import DEMONSTRATION
 from companion.theme import Dash, theme
 from fedlib import paths
@@ -71,9 +72,10 @@ class Title(str):
 def use_style() -> None:
     """Set the companion's look: small type, colour-blind palette, no boxes, embedded fonts.
 
-    Tables show words whole.
+    Tables show all rows and columns, and words whole.
     """
-    pd.set_option("display.max_colwidth", None)
+    for part in ("max_colwidth", "max_rows", "max_columns"):
+        pd.set_option(f"display.{part}", None)
     sns.set_theme(context="paper", style="ticks", palette="colorblind", font_scale=0.95)
     plt.style.use(Path(__file__).with_name("look.mplstyle"))
 
@@ -164,24 +166,19 @@ def findings(
     """Return a heading of one line: the ``finding`` of every real data set with both methods.
 
     Where no name tells of real data it is that of the last panel with both methods. It is at the
-    largest ``x`` that both have, or of all rows where ``x`` is "". Runs that did not train are left
-    out.
+    largest ``x`` that enough seeds of both have, or of all rows where ``x`` is "". Runs that did
+    not train are left out: where they leave fewer than `LEAST_SEEDS`, nothing is told.
     """
     real, told = dict[str, str](), dict[str, str]()
     for name, rows in panels.items():
         rows = rows[rows["method"].isin([method, other])]
-        gone, keys = untrained_of(name, rows)
-        if len(gone):  # a pair is left out
-            keys = [key for key in keys if key != "method"]
-            left = rows.merge(gone[keys].drop_duplicates(), on=keys, how="left", indicator=True)
-            rows = rows[left["_merge"].eq("left_only").to_numpy()]
+        least = min(LEAST_SEEDS, rows["seed"].nunique())
+        rows, last = _at_the_end(_sound(name, rows), x, least)
         if rows["method"].nunique() == 2:
             where = name if len(panels) > 1 else ""
-            if x:
-                last = rows.groupby("method")[x].max().min()
-                rows = rows[rows[x] == last]
-                where += "" if x == "round" else f"{', ' * bool(where)}{x} = {last:g}"
-            where = where.replace(" (standard)", "").replace(" (paper)", ", own scale")
+            if x not in ("", "round"):
+                where += f"{', ' * bool(where)}{x} = {last:g}"
+            where = where.replace(" (standard)", "").replace(" (paper)", ", paper")
             where = where.replace("\n", ", ")
             told = {where: finding(rows, method, other, unit)}
             real |= told if name.endswith(REAL) else {}
@@ -190,6 +187,28 @@ def findings(
         each = (f"{how.rpartition(',')[0]} ({where})" for where, how in shown)  # titles have seeds
         return f"{method} minus {other}: {'; '.join(each)}"
     return "".join(f"{method} minus {other}{f' ({p})' * bool(p)}: {how}" for p, how in shown)
+
+
+def _sound(name: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a field's rows without pairs of which one run did not train; ``name`` is its title."""
+    gone, keys = untrained_of(name, rows)
+    if not len(gone):
+        return rows
+    keys = [key for key in keys if key != "method"]
+    left = rows.merge(gone[keys].drop_duplicates(), on=keys, how="left", indicator=True)
+    return rows[left["_merge"].eq("left_only").to_numpy()]
+
+
+def _at_the_end(rows: pd.DataFrame, x: str, least: int) -> tuple[pd.DataFrame, float]:
+    """Return the rows of two methods at the largest x, and that: of all of them if x is "".
+
+    None where the methods have fewer than the ``least`` seeds in common.
+    """
+    place = rows[x] if x else pd.Series(0.0, rows.index)
+    methods = rows["method"].groupby([place, rows["seed"]]).nunique()
+    pairs = methods[methods == 2].groupby(level=0).size()
+    last = pairs.index[pairs >= least].max() if (pairs >= least).any() else float("nan")
+    return rows[place == last], last
 
 
 def untrained_of(name: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -202,13 +221,13 @@ def untrained_of(name: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]
 
 
 def mark_untrained(ax: Axes, name: str, rows: pd.DataFrame, x: str, y: str) -> None:
-    """Cross out the runs of a field that did not train; ``name`` is its title.
+    """Cross out the runs of a field that did not train, behind its means; ``name`` is its title.
 
     ``rows`` have columns method, seed, x, y, and places of runs.
     """
     runs, keys = untrained_of(name, rows)
     if len(runs) and len(gone := rows.merge(runs[keys].drop_duplicates(), on=keys)):
-        ax.plot(gone[x], gone[y], "x", color="black", ms=6, zorder=3, label=UNTRAINED)
+        ax.plot(gone[x], gone[y], "x", color="black", ms=6, zorder=1.9, label=UNTRAINED)
 
 
 def parted(frame: pd.DataFrame, column: str = "method") -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -38,15 +38,21 @@ def page(
     return page.substitute(
         summary=_summary(once, counted),
         rules=_list({_verdict(verdict): text for verdict, text in VERDICTS.items()}),
-        by_paper=_counts(once, "paper"),
-        orders=_table(orders.round(3).astype(str).map(escape), "orders") if len(orders) else "",
-        own=_table(own.assign(paper=own["paper"].map(plotting.title)).round(1)),
+        by_paper=_counts(titled(once), "paper"),
+        orders=_orders(orders),
+        own=_table(titled(own).round(1)),
         discovery=f"{DISCOVERY:g}",
         by_notebook=_counts(counted, "notebook"),
         marks=_list(MARKS),
         claims=_claims(claims),
         numbers=_numbers(numbers),
     )
+
+
+def titled(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with titles in the place of what code calls papers, sections and data sets."""
+    known = {name: rows[name].map(plotting.title) for name in ("section", "data") if name in rows}
+    return rows.assign(paper=rows["paper"].str[:3].map(plotting.title), **known)
 
 
 def by_table(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
@@ -98,6 +104,10 @@ def _counts(rows: pd.DataFrame, by: str) -> str:
     return _table(counts.rename_axis(columns=None).reset_index())
 
 
+def _orders(orders: pd.DataFrame) -> str:
+    return _table(titled(orders).round(3).astype(str).map(escape), "orders") if len(orders) else ""
+
+
 def _claims(claims: pd.DataFrame) -> str:
     columns = shown(claims).astype(str).map(escape)
     columns["verdict"] = columns["verdict"].map(_verdict)
@@ -108,7 +118,7 @@ def _claims(claims: pd.DataFrame) -> str:
 def _numbers(numbers: pd.DataFrame) -> str:
     names = ["paper", "table_or_figure", "dataset", "setting", "method", "metric"]
     texts = numbers[names].map(escape).set_axis(["paper", "item", "data", *names[3:]], axis=1)
-    texts["paper"] = texts["paper"].str[:3].map(plotting.title)
+    texts = titled(texts)
     for name, column in (
         ("published", "value"), ("floor", "floor"), ("measured", "mean"), ("gap", "gap")
     ):  # fmt: skip

@@ -91,6 +91,28 @@ def best_of_nine(table: pd.DataFrame, diverged: Collection[str] = ()) -> pd.Data
     return best.assign(method=BEST, stage="")
 
 
+def by_size(frame: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Return by how much a method leads the majority-class baseline, by the size of its clients.
+
+    A row per S: over all clients, weighted by their sizes, and over each quarter of them; means
+    with half their 95% intervals.
+    """
+    keys = ["S", "seed", "client"]
+    ends = frames.ended(frame, "test_accuracy", each=True).set_index(keys)
+    mine, floor = (ends.loc[ends["method"] == m, "value"] for m in (method, MAJORITY))
+    sizes = frame[frame["metric"].eq("examples") & frame["method"].eq(method)].set_index(keys)
+    both = pd.DataFrame({"lead": mine - floor, "size": sizes["value"]}).dropna()
+    place = both.groupby(["S", "seed"])["size"].rank(method="first", pct=True)
+    means = {"all clients": both["lead"].groupby(["S", "seed"]).mean()}
+    sums = both.assign(lead=both["lead"] * both["size"]).groupby(["S", "seed"]).sum()
+    means["weighted by size"] = sums["lead"] / sums["size"]
+    for k, name in enumerate(("smallest quarter", "second", "third", "largest quarter")):
+        quarter = both["lead"][place.gt(k / 4) & place.le((k + 1) / 4)]
+        means[name] = quarter.groupby(["S", "seed"]).mean()
+    said = {name: values.groupby("S").agg(frames.stated) for name, values in means.items()}
+    return pd.DataFrame(said)
+
+
 def beside_floor() -> pd.DataFrame:
     """Return the published accuracies of the fourteen methods and the floor of their partition.
 
@@ -355,6 +377,35 @@ def told(energies: Mapping[float, np.ndarray], dimensions: int) -> pd.DataFrame:
         rows.append((t, t * np.log(dimensions), scores.mean(), scores.std(1).mean(), np.mean(same)))
     names = ["T", "T log D", "mean score", "spread", f"order as at T = {first:g}"]
     return pd.DataFrame(rows, columns=names).set_index("T")
+
+
+def at_random(dimensions: int, experts: int = 20, clients: int = 50) -> np.ndarray:
+    """Return v ``[clients, experts, D]``, whose sum is a cosine, of random outputs.
+
+    Experts are near a client's own one by more or less.
+    """
+    draw = np.random.default_rng(0)
+    own, near = draw.normal(size=(clients, 1, dimensions)), draw.normal(size=(clients, experts, 1))
+    said = near * own + draw.normal(size=(clients, experts, dimensions))
+    norms = np.linalg.norm(said, axis=-1) * np.linalg.norm(own, axis=-1)
+    return np.asarray(said * own / norms[..., None])
+
+
+def like_the_cosine(dimensions: Sequence[int], ts: Sequence[float]) -> pd.DataFrame:
+    """Return the rank correlation of energies of random outputs with the cosine.
+
+    Columns method ("D = 10"), seed (the client), T, value.
+    """
+    parts = []
+    for d in dimensions:
+        v = at_random(d)
+        for t in ts:
+            energies = t * np.logaddexp.reduce(v / t, axis=-1)
+            pairs = zip(ranks(energies), ranks(v.sum(-1)), strict=True)
+            same = [np.corrcoef(*pair)[0, 1] for pair in pairs]
+            columns = {"method": f"D = {d}", "seed": range(len(v)), "T": t, "value": same}
+            parts.append(pd.DataFrame(columns))
+    return pd.concat(parts, ignore_index=True)
 
 
 def heads_say(fed: Federation, state: State) -> torch.Tensor:

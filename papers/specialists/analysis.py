@@ -63,7 +63,7 @@ def beside(table: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
     known = printed.set_index(["metric", "p", "method"])["value"].to_dict()
     groups = table.groupby(["metric", "p", "method"], sort=False)["value"]
     said = {key: frames.stated(values, known.get(key)) for key, values in groups}
-    tests = {GLOBAL: "global test", OWN: "own test", HELD: "own validation"}
+    tests = {GLOBAL: "global test", OWN: "local test", HELD: "local validation"}
     wide = pd.Series(said).unstack(sort=False).rename(tests, level=0)
     return wide.rename_axis(["test", "p"]).sort_index().fillna("")
 
@@ -162,10 +162,23 @@ def over_q(table: pd.DataFrame, p: float, metric: str) -> pd.DataFrame:
     Where everybody opts out there is no federation to mix in, and what is left is training alone.
     """
     rows = table[(table["p"] == p) & (table["metric"] == metric)]
-    alone, qs = rows[rows["method"] == LOCAL], sorted(rows["q"].dropna().unique())
+    alone, qs = rows[rows["method"] == LOCAL], sorted(table["q"].dropna().unique())
     everywhere = [alone.assign(q=q) for q in (*qs, 1.0)]
     floor = rows[rows["method"].eq(MAJORITY) & (metric == OWN)]
     return pd.concat([rows.dropna(subset="q"), *everywhere, floor], ignore_index=True)
+
+
+def differences(table: pd.DataFrame, method: str, other: str) -> pd.DataFrame:
+    """Return by how much a method's scores differ from another's over p, on the same seeds.
+
+    Columns row ("p = 0.2"), group, mean, low and high, of the 95% interval, and seeds.
+    """
+    rows = table[table["method"].isin([method, other])]
+    wide = rows.pivot_table("value", ["p", "seed"], "method").reindex(columns=[method, other])
+    gaps = (wide[method] - wide[other]).dropna().rename("value").reset_index()
+    drawn = frames.bands(gaps, by=("p",))
+    named = drawn.assign(row=drawn["p"].map("p = {:g}".format), group="mean, 95% interval")
+    return named[["row", "group", "mean", "low", "high", "seeds"]]
 
 
 def ledger(frame: pd.DataFrame) -> pd.DataFrame:

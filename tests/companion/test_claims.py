@@ -3,6 +3,7 @@
 import itertools
 import math
 import statistics
+from dataclasses import replace
 from functools import partial
 
 import nbformat
@@ -40,8 +41,12 @@ def test_a_claim_says_whose_it_is_and_one_about_another_scale_is_not_judged():
     claim = claims.judge(*SAID, [1.0, 1.1, 1.2], 0.5, **about)
     assert {n: getattr(claim, n) for n in about} == about
     (row,) = claims.shown(claims.table({"here": [claim]})).to_dict("records")
-    told = {"claim": "x (“it is”)", "whose": "ours, exploratory", "can detect": "0.33"}
+    told = {"claim": "x (“it is”)", "whose": "ours, exploratory", "detectable effect": "0.33"}
     assert {n: row[n] for n in told} == told
+    least = (1, "points"), (253.6, ""), (math.nan, "")
+    every = [replace(claim, detects=effect, unit=unit) for effect, unit in least]
+    effects = claims.shown(claims.table({"here": every}))["detectable effect"]
+    assert effects.tolist() == ["1.0 points", "254", ""]
     far = claims.judge(*SAID, [1.0, 1.1, 1.2], 0.5, here=False)
     assert far.verdict == ELSEWHERE and math.isnan(far.p) and far.needed == 0
 

@@ -66,7 +66,9 @@ def test_few_runs_of_a_row_are_drawn_themselves_and_clear_ones_are_counted():
     rows = [("a", "ours", 0.5, 0.4, 0.6, [0.4, 0.5, 0.6]), ("b", "ours", 0.1, -0.1, 0.3, [0.1] * 3)]
     frame = pd.DataFrame(rows, columns=["row", "group", "mean", "low", "high", "values"])
     figure, drawn = plotting.dots({"here": frame}, xlabel="x", marks={"here": 0.0}, mark="none")
-    assert figure.get_suptitle().strip() == "intervals above | below none: ours 1 | 0 of 2"
+    assert figure.get_suptitle().strip() == "1 of 2 intervals lie above none, 0 below"
+    figure, _ = plotting.dots({"here": frame}, xlabel="x", marks={"here": -1.0}, mark="none")
+    assert figure.get_suptitle().strip() == "all 2 intervals lie above none"
     assert [0.4, 0.5, 0.6, 0.1, 0.1, 0.1] in [[*line.get_xdata()] for line in figure.axes[0].lines]
     assert "values" not in drawn
 
@@ -91,7 +93,13 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert plain == "a minus b: +0.100 [0.100, 0.100], 3 seeds"
     gone = pd.DataFrame([("b", 0, "no")], columns=["method", "seed", "why"])
     trained = {style.Title("here", untrained=gone): table}
-    assert plotting.findings(trained, "a", "b") == "a minus b: +10.0 points, 2 seeds"
+    assert plotting.findings(trained, "a", "b") == ""  # two of three seeds are left
+    late = table.assign(seed=table["seed"] + 3)
+    trained = {style.Title("here", untrained=gone): pd.concat([table, late])}
+    assert plotting.findings(trained, "a", "b").endswith(", 5 seeds")
+    gone = pd.DataFrame({"method": "b", "seed": range(4), "round": 1, "why": "no"})
+    trained = {style.Title("here", untrained=gone): pd.concat([table, late])}
+    assert plotting.findings(trained, "a", "b").endswith(", 6 seeds")  # at round 0
 
 
 def test_noise_about_a_level_is_not_stretched_to_the_height_of_a_field():
@@ -123,6 +131,28 @@ def test_no_two_methods_of_a_figure_look_the_same(section):
             # A second stage looks as its first one, which it is drawn above or beside.
             known = [m for m in known if not m.endswith(f" {WITH_MOE}")]
             assert len({str(style.look_of(m)) for m in known}) == len(known)
+
+
+def test_matrices_may_each_have_shades_of_their_own():
+    fields = {"a": np.array([[0.1, 0.2]]), "b": np.array([[0.0, 0.9]])}
+    figure, drawn = plotting.heatmaps(fields, rows=[""], each=True)
+    assert [ax.get_title() for ax in figure.axes] == ["a\n0.10 to 0.20", "b\n0.00 to 0.90"]
+    assert [ax.images[0].get_clim() for ax in figure.axes] == [(0.1, 0.2), (0.0, 0.9)]
+    assert drawn["value"].tolist() == [0.1, 0.2, 0.0, 0.9]
+    assert len(plotting.heatmaps(fields, rows=[""])[0].axes) == 3  # the shades' bar
+
+
+def test_the_ends_of_a_curve_have_their_values_and_crosses_lie_behind_means():
+    ps = 0.2, 0.6, 1
+    rows = [("a", s, p, m, p * (m == "x")) for s in range(3) for p in ps for m in "xy"]
+    table = pd.DataFrame(rows, columns=["method", "seed", "p", "metric", "value"])
+    gone = pd.DataFrame([("a", 0, 1.0, "no")], columns=["method", "seed", "p", "why"])
+    figure, _ = plotting.plane({style.Title("here", untrained=gone): table}, x="x", y="y", by="p")
+    (ax,) = figure.axes
+    assert [text.get_text() for text in ax.texts] == ["0.2", "1"]
+    (cross,) = [line for line in ax.lines if line.get_marker() == "x"]
+    (means,) = [line for line in ax.lines if line.get_label() == "a"]
+    assert cross.get_zorder() < means.get_zorder()
 
 
 def test_real_data_come_first_and_digits_last():

@@ -9,7 +9,7 @@ import pytest
 
 from companion.claims import FAILS, HOLDS, UNTESTED, UNTRAINED, judge
 from companion.frames import by_seed
-from companion.panels import stored
+from companion.panels import Panel, stored
 from companion.plotting import Title, over
 from companion.trained import CONSTANT, FIRST, KEPT, sound, untrained, why_untrained
 from fedlib import Result, paths
@@ -17,7 +17,7 @@ from papers.adaptive.claims import writer_claims
 from papers.adaptive.experiments import ADAPTIVE_WRITERS
 from papers.fedmix import claims as mix
 from papers.fedmix.experiments import LABEL_SKEW, NEW_CLIENTS
-from papers.scaled import FEDAVG, MAJORITY, TUNED
+from papers.scaled import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.specialists.analysis import scores
 from papers.specialists.claims import architecture_claims
 from papers.specialists.experiments import ARCHITECTURES, MIXTURE, SPECIALISTS
@@ -145,6 +145,24 @@ def test_no_claim_rests_on_a_method_that_did_not_train(name, monkeypatch):
                 assert now.verdict in (UNTRAINED, UNTESTED), (method, was.text, now)
             elif now.verdict != UNTRAINED:
                 assert repr(now) == repr(was)  # NaN equals itself in words
+
+
+def test_what_has_no_such_place_is_drawn_though_others_did_not_train():
+    """FedAvg did not train at q = 0.5 in one seed, Local, which has no q, in another one."""
+    ends = [(FEDAVG, 0.0), (FEDAVG, 0.5), (TUNED, 0.5), (LOCAL, np.nan), (MAJORITY, np.nan)]
+    rows = [(m, seed, 1.0, q, 0.5) for (m, q), seed in product(ends, range(3))]
+    frame = pd.DataFrame(rows, columns=["method", "seed", "p", "q", "value"])
+    gone = pd.DataFrame({"method": [FEDAVG], "seed": 1, "p": 1.0, "q": 0.5, "why": KEPT})
+
+    def seeds(runs):
+        even = Panel("cifar10", "standard", None, frame, trained=False, untrained=runs).even
+        return even.groupby(["method", "q"], dropna=False)["seed"].agg(list).to_dict()
+
+    left = seeds(gone)
+    assert left[FEDAVG, 0.5] == left[TUNED, 0.5] == [0, 2] and left[FEDAVG, 0.0] == [0, 1, 2]
+    assert {len(of) for (m, _), of in left.items() if m in (LOCAL, MAJORITY)} == {3}
+    own = pd.DataFrame({"method": [LOCAL], "seed": 2, "p": 1.0, "q": np.nan, "why": KEPT})
+    assert {m: of for (m, _), of in seeds(own).items()}[LOCAL] == [0, 1]
 
 
 def test_runs_that_did_not_train_are_crossed_out():

@@ -157,6 +157,12 @@ def test_the_oracle_is_the_best_expert_of_every_client():
     np.testing.assert_allclose(matrix, accuracy)
 
 
+def test_clients_whose_own_expert_leads_come_first():
+    matrix = np.array([[0.5, 0.6], [0.5, 0.4], [0.2, 0.9], [0.3, 0.3]])
+    assert analysis.by_their_own(matrix).tolist() == matrix[[2, 0, 3, 1]].tolist()
+    assert analysis.by_their_own(matrix, 2).tolist() == matrix[[2, 1]].tolist()
+
+
 def test_the_released_protocol_looks_at_the_first_ten():
     peeking, released = experiments.PEEKING, experiments.ALL_RELEASED
     values = {MOE: 0.5, peeking: 0.52, released: 0.53}
@@ -166,6 +172,8 @@ def test_the_released_protocol_looks_at_the_first_ten():
     table = analysis.protocols(frame)
     assert table.loc[MOE, "all clients"].startswith("0.560")
     assert table.loc[released, "first 10"].startswith("0.640")
+    few = analysis.protocols(frame[frame["client"] < 10])
+    assert [*few] == ["all clients", "first 3"]  # ten are all that there are
     found = claims.protocol_claims(frame)
     assert [c.verdict for c in found] == [HOLDS, HOLDS]
     assert found[1].measured.startswith("0.640 vs 0.560")

@@ -130,8 +130,15 @@ def test_measured_stands_beside_published():
     assert len(analysis.printed("002")) == 12
     table = analysis.beside(table_of(PUBLISHED, ps=(0.25, 0.3)), CIFAR10)
     assert table.loc[("global test", 0.3), FEDAVG] == "0.401 ± 0.002 (3) [0.426]"
-    assert table.loc[("own test", 0.3), MIXTURE].endswith("[0.439]")
-    assert table.loc[("own test", 0.25), LOCAL] == "0.501 ± 0.002 (3)"
+    assert table.loc[("local test", 0.3), MIXTURE].endswith("[0.439]")
+    assert table.loc[("local test", 0.25), LOCAL] == "0.501 ± 0.002 (3)"
+
+
+def test_differences_are_taken_on_the_same_seed_and_p():
+    table = table_of({(MIXTURE, HELD): 0.5, (LOCAL, HELD): 0.4})
+    table.loc[table["p"].eq(1.0) & table["method"].eq(MIXTURE), "value"] -= 0.2
+    gaps = analysis.differences(table, MIXTURE, LOCAL).set_index("row")
+    assert gaps["mean"].to_dict() == {"p = 0.2": pytest.approx(0.1), "p = 1": pytest.approx(-0.1)}
 
 
 def test_ratios_are_taken_on_the_same_seed_and_value():

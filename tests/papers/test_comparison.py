@@ -111,9 +111,10 @@ def test_over_bytes_fewer_are_better_and_who_sends_none_is_a_line():
     found = board.by_bytes(standings(ends), spent).set_index("method")
     assert found["best"].to_dict() == {"a": True, "b": False, "c": True, "d": True}
     assert found["x"].to_dict() == {"a": 1.0, "b": 2.0, "c": 30.0, "d": 0.0}
-    figure, drawn = plotting.frontier({"x": found.reset_index()}, log=True, xlabel="x", ylabel="y")
+    how = {"log": True, "unit": "MB", "xlabel": "x", "ylabel": "y"}
+    figure, drawn = plotting.frontier({"x": found.reset_index()}, **how)
     assert {t.get_text() for t in figure.axes[0].texts} == {"a", "c"} and len(drawn) == 4
-    (level,) = (line for line in figure.axes[0].lines if line.get_label() == "d (0)")
+    (level,) = (line for line in figure.axes[0].lines if line.get_label() == "d, 0 MB")
     assert level.get_ydata()[0] == pytest.approx(0.401)
     unknown = board.by_bytes(standings(ends), spent[:3])  # what "d" costs is not known
     assert {*unknown["method"]} == {*"abc"}

@@ -59,6 +59,16 @@ def mixtures(gain, cleaned=0.02):
     return frame_of(*rows)
 
 
+def test_a_lead_over_the_baseline_depends_on_how_clients_are_weighted():
+    """By hand: +0.4 at the client with 10 examples, -0.2 at that with 30."""
+    rows = [r for s in range(3) for r in (*run(FEDAVG, s, 0.9, 0.4), *run(MAJORITY, s, 0.5, 0.6))]
+    told = analysis.by_size(frame_of(*rows), FEDAVG).loc[0.0].dropna()
+    assert told.str.split().str[0].to_dict() == {
+        "all clients": "0.100", "weighted by size": "-0.050", "second": "0.400",
+        "largest quarter": "-0.200",
+    }  # fmt: skip
+
+
 def test_a_second_stage_is_a_column_until_it_is_read():
     """The same method with and without it: what runs are told apart by is data."""
     alone, second, *_ = PRIVATE_PARTS.runs("quick", "digits", ["FedPer"])
@@ -282,6 +292,9 @@ def test_at_a_high_temperature_all_but_the_constant_is_the_cosine():
     np.testing.assert_allclose(energies[1e-4], v.max(-1).values.numpy(), atol=1e-3)
     last = table.columns[-1]
     assert table.loc[100.0, last] == pytest.approx(1) and table.loc[1e-4, last] < 0.99
+    random = analysis.like_the_cosine((4, 512), (1e-3, 100.0)).groupby(["method", "T"])["value"]
+    assert random.mean()["D = 512", 100.0] == pytest.approx(1)
+    assert random.mean()["D = 512", 1e-3] < random.mean()["D = 4", 100.0]
 
 
 def test_from_ones_own_head_to_the_mean_of_all():
