@@ -184,7 +184,7 @@ def folded(table: pd.DataFrame) -> pd.DataFrame:
         ]
         rows.append(
             group.iloc[0].to_dict()
-            | {"claim": f"{held.sum()} of {len(group)} methods beat the majority-class baseline"}
+            | {"claim": f"{held.sum()} of the {len(group)} methods judged here beat the {BASELINE}"}
             | {"measured": "; ".join(missed), "detects": nan, "needed": 0, "values": ""}
             | {"verdict": min(group["verdict"], key=WORST.index), "seeds": group["seeds"].min()}
         )

@@ -318,18 +318,14 @@ def _leaderboard() -> Numbers:
     return {"front": _listed(front), "bias": short(judge("", "", at(BIAS), at(TUNED)))}
 
 
-def _energies(dimensions: int = 512, experts: int = 20, clients: int = 50) -> Numbers:
-    draw = np.random.default_rng(0)
-    own, near = draw.normal(size=(clients, 1, dimensions)), draw.normal(size=(clients, experts, 1))
-    said = near * own + draw.normal(size=(clients, experts, dimensions))
-    norms = np.linalg.norm(said, axis=-1) * np.linalg.norm(own, axis=-1)
-    v = said * own / norms[..., None]
+def _energies(dimensions: int = 512) -> Numbers:
+    v = analysis.at_random(dimensions)
     energies, cosines = np.logaddexp.reduce(v, axis=-1), v.sum(-1)
     same = [float(stats.spearmanr(*pair).statistic) for pair in zip(energies, cosines, strict=True)]
     number(judge("Denoising at T = 1 orders by a cosine", "", same, 0.99), HOLDS)
     constant, spread = f"{np.log(dimensions):.2f}", f"{energies.std(1).mean():.4f}"
     found = {"same": f"{np.mean(same):.4f}", "constant": constant, "spread": spread}
-    return {**found, "clients": clients, "dimensions": dimensions}
+    return {**found, "clients": len(v), "dimensions": dimensions}
 
 
 def _equal_size() -> Numbers:

@@ -414,8 +414,8 @@ def test_the_claims_about_the_baseline_are_one_row_per_place():
     rows = [claims.judge(text, claims.BASELINE, a, 0.5) for text, a in ends]
     other = claims.judge("a beats b", "Fig. 1", beat, 0.5)
     told = claims.folded(claims.table({"X": [other, *rows], "Y": rows[:2]}))
-    beat = "methods beat the majority-class baseline"
-    assert told["claim"].tolist() == ["a beats b", f"2 of 3 {beat}", f"2 of 2 {beat}"]
+    beat = "methods judged here beat the majority-class baseline"
+    assert told["claim"].tolist() == ["a beats b", f"2 of the 3 {beat}", f"2 of the 2 {beat}"]
     assert told["verdict"].tolist() == [HOLDS, OPEN, HOLDS]
     assert {*told} == {*claims.table({"X": rows})}
     assert told["measured"].tolist()[1:] == ["undecided: c", ""]
