@@ -28,6 +28,7 @@ def heatmaps(
     scale: str = "probability",
     inches: float = 0.0,
     black: float = 1.0,
+    crossed: Mapping[str, np.ndarray] | None = None,
     **labels: Any,
 ) -> Drawn:
     """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
@@ -35,6 +36,7 @@ def heatmaps(
     ``rows`` are names, or if there are too many a number, of which every fifth is told.
     ``first`` is the number of the first column, ``scale`` names what the shades mean, ``inches`` is
     the width of a matrix if not the usual one, and ``black`` the value that is drawn black.
+    ``crossed`` says of some matrices which tiles have a red cross, bool of their shape.
     """
     if isinstance(rows, int):
         rows = [str(i) if i % 5 == 0 else "" for i in range(rows)]
@@ -42,6 +44,8 @@ def heatmaps(
 
     def draw(ax: Axes, name: str, m: np.ndarray) -> pd.DataFrame:
         ax.imshow(m, aspect="auto", **shade)
+        if crossed and name in crossed:
+            ax.plot(*np.nonzero(crossed[name].T), "x", color=style.RED, markersize=3.5)
         ax.grid(visible=False)
         ax.set_title(name, fontsize="small")
         ticks = range(0, m.shape[1], 1 if m.shape[1] <= 6 else 2 if m.shape[1] <= 8 else 5)
