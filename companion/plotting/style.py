@@ -154,7 +154,7 @@ def finding(numbers: pd.DataFrame, method: str, other: str, unit: str = "points"
     """
     wide = numbers.pivot_table("value", "seed", "method").reindex(columns=[method, other])
     gaps = (wide[method] - wide[other]).dropna() * (100 if unit else 1)
-    mean, low, high = interval(gaps)
+    mean, low, high = interval(gaps, (-100, 100) if unit else None)  # as claims have it
     digits = 1 if unit else 3
     ends = "" if np.isnan(low) else f" [{low:.{digits}f}, {high:.{digits}f}]"
     seeds = f"{len(gaps)} seed{'s' * (len(gaps) != 1)}"

@@ -132,6 +132,10 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert plotting.findings({"here": few}, "b", "a") == "b minus a: -10.0 points, 2 seeds"
     plain = plotting.findings({"here": table}, "a", "b", unit="")
     assert plain == "a minus b: +0.100 [0.100, 0.100], 3 seeds"
+    wide = [("a", 0, 0.8), ("a", 1, 0.9), ("a", 2, 1.0), *(("b", seed, 0.0) for seed in range(3))]
+    ends = pd.DataFrame(wide, columns=["method", "seed", "value"])
+    found = plotting.findings({"here": ends}, "a", "b", "")
+    assert found.endswith(", 100.0], 3 seeds"), "an interval ends where points do, as in claims"
     gone = pd.DataFrame([("b", 0, "no")], columns=["method", "seed", "why"])
     trained = {style.Title("here", untrained=gone): table}
     assert plotting.findings(trained, "a", "b") == "a minus b: +10.0 points, 2 seeds"
