@@ -63,6 +63,12 @@ def by_method(table: pd.DataFrame) -> ByMethod:
     return ByMethod({str(method): by_seed(rows) for method, rows in table.groupby("method")})
 
 
+def rows_of(numbers: Mapping[str, Mapping[int, float]]) -> pd.DataFrame:
+    """Return numbers by method and seed as rows: columns method, seed, value."""
+    rows = [(method, seed, v) for method, each in numbers.items() for seed, v in each.items()]
+    return pd.DataFrame(rows, columns=["method", "seed", "value"])
+
+
 def stated(
     values: Sequence[float] | pd.Series, published: float | None = None, spread: float | None = None
 ) -> str:

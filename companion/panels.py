@@ -15,6 +15,7 @@ from companion.inference import LEAST_SEEDS
 from companion.plotting import Title, title
 from companion.sections import NothingStored, Run, Section, Setting
 from companion.trained import COLUMNS, of, sound, untrained
+from fedlib import data
 from fedlib.runs import Result, find
 from fedlib.runs.sweep import sweep
 from fedlib.values import one_of
@@ -43,8 +44,13 @@ class Panel:
 
     @property
     def name(self) -> Title:
-        """The panel's title, e.g. "CIFAR-10 (standard)"; figures also list what is absent."""
-        return self.titled(f"{title(self.dataset)} ({self.scale})")
+        """The panel's title, e.g. "CIFAR-10 (standard)"; figures also list what is absent.
+
+        Where other data stand in for the paper's, they are named.
+        """
+        raw = self.dataset in data.names()  # and no division of data, which has a title of its own
+        trained_on = self.setting.task.dataset if raw else self.dataset
+        return self.titled(f"{title(trained_on, self.scale)} ({self.scale})")
 
     def titled(self, words: str) -> Title:
         """Return the title of a field that shows some of the panel: figures list what it lacks."""

@@ -1,6 +1,7 @@
 """Numbers over rounds, over what was sent, over a parameter; and over the clients."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,20 +70,22 @@ class Cell(NamedTuple):
     mark: float | None = None
 
 
-def grid(rows: Sequence[Sequence[Cell]], **labels: Any) -> Drawn:
+def grid(rows: Sequence[Sequence[Cell]], *, seeds: bool = True, **labels: Any) -> Drawn:
     """Draw fields of curves by method in rows and columns, with one legend for all.
 
     In a row the fields of real data come first.
 
     Each curve is the mean over seeds at every evaluated round, at the mean of x, with thin lines
-    of the seeds. The axis of y fits the means after the beginning: what comes before, and seeds,
-    may lie outside.
+    of the ``seeds``. The axis of y fits the means after the beginning: what comes before, and
+    seeds, may lie outside.
     """
     wide, rows = max(map(len, rows)), [_real_first(row) for row in rows]
     every = [c for r in rows for c in [*r, *[None] * wide][:wide]]
     cells = [(c.title if c else "", c) for c in every]
     size = (2.75 + 0.4 / wide, 2.2)
-    return fields(cells, _cell, size, columns=wide, least=5.2, room=0.8, **labels)
+    return fields(
+        cells, partial(_cell, seeds=seeds), size, columns=wide, least=5.2, room=0.8, **labels
+    )
 
 
 def _real_first(row: Sequence[Cell]) -> list[Cell]:
@@ -92,7 +95,7 @@ def _real_first(row: Sequence[Cell]) -> list[Cell]:
     return [cell._replace(ylabel=at.ylabel) for cell, at in zip(moved, row, strict=True)]
 
 
-def _cell(ax: Axes, name: str, cell: Cell) -> pd.DataFrame:
+def _cell(ax: Axes, name: str, cell: Cell, *, seeds: bool) -> pd.DataFrame:
     """Draw one field; return what is drawn: mean and interval by method and round."""
     curve, floor = style.parted(cell.curve)
     drawn = bands(style.ordered(curve))
@@ -104,7 +107,7 @@ def _cell(ax: Axes, name: str, cell: Cell) -> pd.DataFrame:
         scale, label = (1e3, "megabytes") if small else (1.0, "gigabytes")
         label += " sent, down and up"
     shown, runs = (rows.assign(**{cell.x: rows[cell.x] * scale}) for rows in (drawn, curve))
-    _lines(ax, shown, cell.x, runs)
+    _lines(ax, shown, cell.x, runs if seeds else runs[:0])
     if cell.zero:
         ax.axhline(0, color="black", linewidth=0.8)
     if cell.mark is not None:

@@ -30,6 +30,7 @@ def heatmaps(
     inches: float = 0.0,
     black: float = 1.0,
     each: bool = False,
+    crossed: Mapping[str, np.ndarray] | None = None,
     **labels: Any,
 ) -> Drawn:
     """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
@@ -40,6 +41,7 @@ def heatmaps(
     ``rows`` are names, or if there are too many a number, of which every fifth is told.
     ``first`` is the number of the first column, ``scale`` names what the shades mean, ``inches`` is
     the width of a matrix if not the usual one, and ``black`` the value that is drawn black.
+    ``crossed`` says of some matrices which tiles have a red cross, bool of their shape.
     """
     if isinstance(rows, int):
         rows = [str(i) if i % 5 == 0 else "" for i in range(rows)]
@@ -48,6 +50,8 @@ def heatmaps(
     def draw(ax: Axes, name: str, m: np.ndarray) -> pd.DataFrame:
         ends: Style = {"vmin": m.min(), "vmax": m.max()} if each else {}
         ax.imshow(m, aspect="auto", **{**shade, **ends})
+        if crossed and name in crossed:
+            ax.plot(*np.nonzero(crossed[name].T), "x", color=style.RED, markersize=3.5)
         ax.grid(visible=False)
         told = f"{name}\n{m.min():.2f} to {m.max():.2f}" if each else name
         ax.set_title(told, fontsize="small")

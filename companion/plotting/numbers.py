@@ -45,15 +45,23 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any)
     return fields(panels, draw, (3.6, 0.24 * most + 0.9), xlabel=xlabel, **labels)
 
 
-def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Drawn:
+def points(
+    frame: pd.DataFrame,
+    x: str,
+    *,
+    ylabel: str,
+    heading: str = "",
+    marks: Mapping[str, float] | None = None,
+    mark: str = "",
+) -> Drawn:
     """Draw a dot per run and a stroke at the mean, by method and ``x``.
 
     ``frame`` has columns method, seed, value and the one that ``x`` names. The floor is a thin line
-    across each place that has one.
+    across each place that has one; ``marks`` are dotted lines by place, called ``mark``.
     """
     frame, floor = style.parted(frame)
-    drawn = bands(frame, by=(x, "method"))
-    methods, places = (list(dict.fromkeys(frame[c])) for c in ("method", x))
+    drawn, places = bands(frame, by=(x, "method")), list(dict.fromkeys(frame[x]))
+    methods = list(dict.fromkeys(style.ordered(frame)["method"]))  # as the legend
     places = style.real_first(places) if x == "panel" else places
     figure, ax = plt.subplots(figsize=(min(style.PAGE, 2.4 + 1.8 * len(places)), 2.6))
     for j, method in enumerate(methods):
@@ -68,6 +76,8 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
         level = floor.loc[floor[x] == place, "value"]
         if len(level):
             ax.plot([i - 0.45, i + 0.45], [level.mean()] * 2, **style.FLOOR)
+        if marks and place in marks:
+            ax.plot([i - 0.45, i + 0.45], [marks[place]] * 2, label=mark, **style.MARK)
     ax.set_xticks(range(len(places)), places, rotation=30 if len(places) > 6 else 0)
     ax.set(ylabel=ylabel, xlim=(-0.6, len(places) - 0.4))
     ax.grid(axis="y", alpha=0.25)

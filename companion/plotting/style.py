@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from companion.frames import interval, put_table
 from companion.inference import LEAST_SEEDS
@@ -38,7 +39,9 @@ MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 LETTERS = 15  # of a heading, to the inch
 CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
-FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent")  # quantities
+FROM_ZERO = re.compile(
+    r" / |ratio|^clients$|distance|divergence|entropy|sent|least used"
+)  # quantities
 UNTRAINED = "did not train"
 REAL = "(standard)", "(paper)"  # the end of a title of real data
 MOST_ABSENT = 8  # methods that a legend lists as missing
@@ -99,9 +102,10 @@ def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
     return path
 
 
-def title(dataset: str) -> str:
-    """Return a data set's name as people write it."""
-    return theme().titles.get(dataset, dataset)
+def title(dataset: str, scale: str = "") -> str:
+    """Return a data set's name as people write it, at a ``scale`` if it has another one there."""
+    titles = theme().titles
+    return titles.get(f"{dataset} ({scale})", titles.get(dataset, dataset))
 
 
 def look_of(method: str) -> Style:
@@ -152,7 +156,7 @@ def finding(numbers: pd.DataFrame, method: str, other: str, unit: str = "points"
     """
     wide = numbers.pivot_table("value", "seed", "method").reindex(columns=[method, other])
     gaps = (wide[method] - wide[other]).dropna() * (100 if unit else 1)
-    mean, low, high = interval(gaps)
+    mean, low, high = interval(gaps, (-100, 100) if unit else None)  # as claims have it
     digits = 1 if unit else 3
     ends = "" if np.isnan(low) else f" [{low:.{digits}f}, {high:.{digits}f}]"
     seeds = f"{len(gaps)} seed{'s' * (len(gaps) != 1)}"
@@ -392,17 +396,7 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
             title_fontsize="small",
         )
         legend.get_title().set_color("grey")
-    figure.draw_without_rendering()  # as high as fields are above the legend
-    wrapped = False
-    for ax in figure.axes:
-        label, high = ax.yaxis.label, float(ax.get_window_extent().height)
-        if (long := label.get_window_extent().height) > high:
-            wide = max(8, int(len(label.get_text()) * high / long))
-            label.set_text(fill(label.get_text(), wide, break_long_words=False))
-            wrapped = True
-    if wrapped:
-        figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # saving and showing would lay it out again
+    laid_out(figure)
 
 
 def _is_line(handle: Any) -> bool:
@@ -411,10 +405,41 @@ def _is_line(handle: Any) -> bool:
 
 
 def laid_out(figure: Figure) -> None:
-    """Lay a finished figure out once more, to which something was added."""
+    """Lay a figure out, once more if something was added to it; break what is longer than its room.
+
+    That are labels of y and titles of fields.
+    """
     figure.set_layout_engine("constrained")
+    figure.draw_without_rendering()  # as high as fields are above the legend
+    for ax in figure.axes:
+        label, high = ax.yaxis.label, float(ax.get_window_extent().height)
+        _break(label, label.get_window_extent().height / high)
+        _break(ax.title, ax.title.get_window_extent().width / _room(ax))
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    figure.set_layout_engine("none")  # saving and showing would lay it out again
+
+
+def _break(text: Text, share: float) -> None:
+    """Break a text into lines if it takes more than its room, at its last comma if that will do."""
+    lines = text.get_text().splitlines()
+    if share <= 1 or not lines:
+        return
+    wide = max(8, int(max(map(len, lines)) / share))
+    broken = []
+    for line in lines:
+        head, _, tail = line.rpartition(", ")
+        fits = head and max(len(head) + 1, len(tail)) <= wide < len(line)
+        broken += [f"{head},", tail] if fits else [fill(line, wide, break_long_words=False)]
+    text.set_text("\n".join(broken))
+
+
+def _room(ax: Axes) -> float:
+    """Return how wide the title of a field can be: up to its neighbours', and a figure's edges."""
+    figure: Any = ax.figure
+    titled = [each for each in figure.axes if each.get_title()]
+    own, *middles = (np.mean(each.get_window_extent().intervalx) for each in (ax, *titled))
+    sides = [abs(middle - own) / 2 for middle in middles if abs(middle - own) > 1]
+    return float(2 * min([own, figure.bbox.width - own, *sides]))
 
 
 def _at_ends(figure: Figure, names: Sequence[str]) -> bool:

@@ -43,6 +43,13 @@ def least_used(frame: pd.DataFrame) -> pd.DataFrame:
     return marginal.groupby(RUN).min().reset_index()
 
 
+def most_even(frame: pd.DataFrame) -> float:
+    """Return the largest smallest entry of q(z) with one expert per label, labels being uniform."""
+    rows = frame[frame["metric"] == "q"]
+    classes, experts = (int(rows[c].astype(int).max()) + 1 for c in ("item", "expert"))
+    return classes // experts / classes
+
+
 def experts_of(frame: pd.DataFrame) -> list[int]:
     """Return the numbers of experts K that a frame has runs of; FedAvg's is 1."""
     methods = {*frame["method"].unique()}

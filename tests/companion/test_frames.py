@@ -138,6 +138,13 @@ def test_a_method_that_was_not_run_has_no_seeds():
     assert FEDMIX not in ends, "asking leaves no trace"
 
 
+def test_numbers_by_method_are_rows_again():
+    numbers = {FEDAVG: {0: 0.5, 1: 0.7}, FEDMIX: {1: 0.6}}
+    rows = frames.rows_of(numbers)
+    assert frames.by_method(rows) == numbers and len(rows) == 3
+    assert frames.rows_of({}).empty and list(frames.rows_of({})) == list(rows)
+
+
 def test_seeds_that_some_method_lacks_are_left_out():
     rows = [(FEDAVG, 0), (FEDAVG, 1), (FEDMIX, 1), (FEDMIX, 1), (FEDMIX, 2)]
     table = pd.DataFrame(rows, columns=["method", "seed"]).assign(value=1.0)

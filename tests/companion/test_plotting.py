@@ -1,6 +1,6 @@
 """Figures: what is drawn, in which order, what is hidden, and the frame that is behind."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pandas as pd
@@ -53,6 +53,49 @@ def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     assert "3 seeds" in figure.axes[0].get_title()
 
 
+def test_a_grid_without_seeds_has_one_curve_per_method():
+    cell = Cell("one", curve(FedAvg=0.2, FedMix=0.6))
+    for seeds, lines in ((True, 2 + 6), (False, 2)):
+        figure, _ = plotting.grid([[cell]], seeds=seeds)
+        assert len(figure.axes[0].get_lines()) == lines
+
+
+def test_a_title_that_has_no_room_is_broken_at_its_comma():
+    long = "CIFAR-100, a sample of its images (standard)"
+    ends = curve(FedAvg=0.2).query("round == 4")
+    figure, _ = plotting.standings({"here": ends, long: ends}, xlabel="accuracy", columns=2)
+    assert [ax.get_title() for ax in figure.axes] == ["here, 3 seeds", f"{long},\n3 seeds"]
+    assert figure.axes[1].title.get_window_extent().x1 <= figure.bbox.width
+    matrices = {f"K = {k}, half the rate, round 30": np.eye(4) for k in range(4)}
+    figure, _ = plotting.heatmaps(matrices, rows=4, inches=1.4)
+    assert figure.axes[0].get_title() == "K = 0, half the rate,\nround 30"
+    boxes = [ax.title.get_window_extent() for ax in figure.axes[:4]]
+    assert all(box.x1 < after.x0 for box, after in pairwise(boxes))
+
+
+def test_tiles_are_crossed_where_they_are_said_to_be():
+    crossed = np.array([[False, True], [False, False], [True, False]])
+    figure, _ = plotting.heatmaps({"q": crossed / 2}, rows=3, crossed={"q": crossed})
+    (crosses,) = figure.axes[0].get_lines()
+    assert {(y, x) for x, y in crosses.get_xydata()} == {(0, 1), (2, 0)}
+
+
+def test_points_stand_in_the_order_of_the_legend_and_have_marks_by_place():
+    rows = curve(FedMix=0.6, FedAvg=0.2).assign(panel="here")
+    figure, _ = plotting.points(rows, "panel", ylabel="y", marks={"here": 0.5}, mark="most")
+    (ax,), (legend,) = figure.axes, figure.legends
+    named = {line.get_label(): line for line in ax.get_lines()}
+    assert [text.get_text() for text in legend.get_texts()] == [FEDAVG, FEDMIX, "most"]
+    assert max(named[FEDAVG].get_xdata()) < min(named[FEDMIX].get_xdata())
+    assert [*named["most"].get_ydata()] == [0.5, 0.5]
+
+
+def test_a_data_set_may_have_another_title_at_a_scale():
+    assert plotting.title("rotated_mnist") == "Rotated MNIST"
+    assert plotting.title("rotated_mnist", "standard") == "Rotated MNIST"
+    assert plotting.title("rotated_mnist", "quick") == "Rotated digits"
+
+
 def test_few_curves_are_named_at_their_ends_and_show_their_seeds():
     figure, frame = plotting.curves({"here": curve(FedAvg=0.2, FedMix=0.6)}, ylabel="y")
     (ax,) = figure.axes
@@ -91,6 +134,10 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert plotting.findings({"here": few}, "b", "a") == "b minus a: -10.0 points, 2 seeds"
     plain = plotting.findings({"here": table}, "a", "b", unit="")
     assert plain == "a minus b: +0.100 [0.100, 0.100], 3 seeds"
+    wide = [("a", 0, 0.8), ("a", 1, 0.9), ("a", 2, 1.0), *(("b", seed, 0.0) for seed in range(3))]
+    ends = pd.DataFrame(wide, columns=["method", "seed", "value"])
+    found = plotting.findings({"here": ends}, "a", "b", "")
+    assert found.endswith(", 100.0], 3 seeds"), "an interval ends where points do, as in claims"
     gone = pd.DataFrame([("b", 0, "no")], columns=["method", "seed", "why"])
     trained = {style.Title("here", untrained=gone): table}
     assert plotting.findings(trained, "a", "b") == ""  # two of three seeds are left

@@ -4,9 +4,10 @@ import pandas as pd
 import pytest
 
 from companion.panels import Panel
+from companion.sections import SCALES
 from companion.story import source, what_ran
 from fedlib.algorithms import FedMix, FedProx
-from papers.fedmix.experiments import LABEL_SKEW
+from papers.fedmix.experiments import COMMUNICATION, LABEL_SKEW, ROTATED
 from papers.registry import REGISTRY
 
 
@@ -24,6 +25,21 @@ def test_what_ran_stands_beside_the_papers_own():
     assert paper["network"].startswith("LeNet(") and paper["parameters"] == "443,306"
     assert quick["examples, training + test"] == "1,437 + 360"
     assert paper["server's optimiser"] == "Adam, rate 0.001"
+
+
+def test_a_panel_names_the_data_that_were_trained_on():
+    names = {p.dataset: p.name for p in panels_of(COMMUNICATION, "standard")}
+    assert names["femnist"] == "MNIST (standard)" and names["cifar10"] == "CIFAR-10 (standard)"
+    turned = [[p.name for p in panels_of(ROTATED, scale)] for scale in ("quick", "standard")]
+    assert turned[0] == ["Rotated digits (quick)", "Rotated digits, label skew (quick)"]
+    assert turned[1] == ["Rotated MNIST (standard)", "Rotated MNIST, label skew (standard)"]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("section", REGISTRY.sections.values(), ids=lambda s: s.name)
+def test_panels_have_titles_of_their_own_and_no_names_of_code(section, scale):
+    names = [p.name for p in panels_of(section, scale)]
+    assert len({*names}) == len(names) and not any("_" in name for name in names)
 
 
 @pytest.mark.parametrize("section", REGISTRY.sections.values(), ids=lambda s: s.name)
