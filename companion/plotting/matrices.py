@@ -49,14 +49,11 @@ def heatmaps(
 
     def draw(ax: Axes, name: str, m: np.ndarray) -> pd.DataFrame:
         ends: Style = {"vmin": m.min(), "vmax": m.max()} if each else {}
-        ax.imshow(m, aspect="auto", **{**shade, **ends})
+        _tiles(ax, m, first, {**shade, **ends})
         if crossed and name in crossed:
             ax.plot(*np.nonzero(crossed[name].T), "x", color=style.RED, markersize=3.5)
-        ax.grid(visible=False)
         told = f"{name}\n{m.min():.2f} to {m.max():.2f}" if each else name
         ax.set_title(told, fontsize="small")
-        ticks = range(0, m.shape[1], 1 if m.shape[1] <= 6 else 2 if m.shape[1] <= 8 else 5)
-        ax.set_xticks(ticks, [str(k + first) for k in ticks])
         ax.set_yticks(range(len(rows)), rows)
         cells = _cells("item", "expert", value=m)
         return pd.DataFrame({"panel": name, **cells}).assign(expert=cells["expert"] + first)
@@ -73,6 +70,14 @@ def heatmaps(
         _shades_bar(figure, scale)
     style.laid_out(figure)
     return figure, drawn
+
+
+def _tiles(ax: Axes, m: np.ndarray, first: int, shade: Style) -> None:
+    """Draw a matrix; of many columns, whose numbers begin with ``first``, some are named."""
+    ax.imshow(m, aspect="auto", **shade)
+    ax.grid(visible=False)
+    ticks = range(0, m.shape[1], 1 if m.shape[1] <= 6 else 2 if m.shape[1] <= 8 else 5)
+    ax.set_xticks(ticks, [str(k + first) for k in ticks])
 
 
 def _shades_bar(figure: Figure, scale: str) -> None:
