@@ -36,9 +36,7 @@ def heatmaps(
     """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
 
     With ``each`` a matrix goes from its own least number, white, to its largest, black, which then
-    stand in its title.
-
-    ``rows`` are names, or if there are too many a number, of which every fifth is told.
+    stand in its title. ``rows`` are names, or if there are too many a number, of which every fifth is told.
     ``first`` is the number of the first column, ``scale`` names what the shades mean, ``inches`` is
     the width of a matrix if not the usual one, and ``black`` the value that is drawn black.
     ``crossed`` says of some matrices which tiles have a red cross, bool of their shape.
@@ -52,8 +50,8 @@ def heatmaps(
         _tiles(ax, m, first, {**shade, **ends})
         if crossed and name in crossed:
             ax.plot(*np.nonzero(crossed[name].T), "x", color=style.RED, markersize=3.5)
-        told = f"{name}\n{m.min():.2f} to {m.max():.2f}" if each else name
-        ax.set_title(told, fontsize="small")
+        of = f"\n{m.min():.2f} to {m.max():.2f}" if each else ""
+        ax.set_title(name + of, fontsize="small")
         ax.set_yticks(range(len(rows)), rows)
         cells = _cells("item", "expert", value=m)
         return pd.DataFrame({"panel": name, **cells}).assign(expert=cells["expert"] + first)
