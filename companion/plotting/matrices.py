@@ -36,9 +36,9 @@ def heatmaps(
     """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
 
     With ``each`` a matrix goes from its own least number, white, to its largest, black, which then
-    stand in its title. ``rows`` are names, or if there are too many a number, of which every fifth is told.
-    ``first`` is the number of the first column, ``scale`` names what the shades mean, ``inches`` is
-    the width of a matrix if not the usual one, and ``black`` the value that is drawn black.
+    stand in its title. ``rows`` are names, or if there are too many a number, of which every fifth
+    is told. ``first`` is the number of the first column, ``scale`` names what the shades mean,
+    ``inches`` is the width of a matrix if not the usual one, ``black`` what is drawn black.
     ``crossed`` says of some matrices which tiles have a red cross, bool of their shape.
     """
     if isinstance(rows, int):
