@@ -171,12 +171,12 @@ def _import(modules: Sequence[str]) -> None:
 
 
 def _summarise(results: Sequence[Result]) -> None:
-    """Print the clients' mean test accuracy at the end of runs."""
+    """Print the clients' mean test accuracy of the state that each run ended with."""
     rows = []
     for result in results:
         e = result.experiment
-        what, end = shorten(f"{e.task.dataset} {e.algorithm}", 60), result.curve("test_accuracy")
-        rows.append((e.key[:8], what, e.seed, e.rounds, f"{end[e.rounds]:.4f}"))
+        what, end = shorten(f"{e.task.dataset} {e.algorithm}", 60), result.ended("test_accuracy")
+        rows.append((e.key[:8], what, e.seed, e.rounds, f"{end:.4f}"))
     show_table(("key", "run", "seed", "rounds", "test accuracy"), rows)
 
 

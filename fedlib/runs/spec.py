@@ -236,16 +236,19 @@ class Result:
         """Return a metric of the state that the run ended with, averaged as by `curve`.
 
         That is the last round's, or of a run that kept its best state that of the round it kept.
-        ValueError where it logged none of that state.
+        ValueError where it logged none of that state, as of one that a callback has stopped between
+        two rounds that are scored.
 
         >>> result = run(tiny)
         >>> result.ended("test_accuracy") == result.curve("test_accuracy")[2]
         True
         """
         curve, kept = self.curve(metric), self.curve("kept_round")
-        at = int(next(iter(kept.values()))) if kept else max(curve, default=-1)
+        last = pc.max(self.metrics["round"]).as_py()
+        at = int(next(iter(kept.values()))) if kept else last
         if at not in curve:
-            raise ValueError(f"{self.experiment} logged no {metric!r} of its last state")
+            what = f"logged no {metric!r} of its last state, after round {at}"
+            raise ValueError(f"{self.experiment} {what}")
         return curve[at]
 
 

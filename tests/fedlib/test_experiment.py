@@ -14,7 +14,17 @@ from small import AVG, MIX, TASK, Rounds, bits, play, undisturbed
 
 from fedlib import IFCA, MLP, FedAvg, FedMix, Local, LocalHoldout, QuantitySkew, Task, adam, paths
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
-from fedlib.runs import Experiment, export, exported, find, run, run_with_state, simulate, store
+from fedlib.runs import (
+    Experiment,
+    compare,
+    export,
+    exported,
+    find,
+    run,
+    run_with_state,
+    simulate,
+    store,
+)
 from fedlib.runs.run import best_of
 from fedlib.runs.spec import Log
 from fedlib.values import from_dict
@@ -239,6 +249,12 @@ def test_callbacks_see_every_round_and_may_stop_a_run(rounds):
     assert max(stopped.curve("train_loss")) == 3 and rounds.played == 3
     whole = run(MIX, device="cpu", progress=False, callbacks=[lambda m: seen.append((m.round, 0))])
     assert [at for at, _ in seen] == [0, 1, 2, 3, 4, 5] and rounds.played == 5
+    # It ended after round 3, which is not scored: what is logged of round 0 is another state's.
+    assert stopped.ended("train_loss") == stopped.curve("train_loss")[3]
+    assert whole.ended("test_accuracy") == whole.curve("test_accuracy")[MIX.rounds]
+    for ask in (stopped.ended, lambda metric: compare({"stopped": [stopped]}, metric)):
+        with pytest.raises(ValueError, match="no 'test_accuracy' of its last state, after round 3"):
+            ask("test_accuracy")
     curve = whole.curve("train_loss")
     assert [loss for _, loss in seen[1:4]] == pytest.approx([curve[t] for t in (1, 2, 3)])
 
