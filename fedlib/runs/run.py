@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -76,7 +76,7 @@ def run(
     chunk: int | None = None,
     progress: Progress = True,
     retry: bool = False,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Iterable[Callback] = (),
     debug: bool = False,
     again: bool = False,
 ) -> Result:
@@ -139,7 +139,8 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
     >>> state.shared["head.bias"].shape
     torch.Size([10])
     """
-    made, asked, kept = experiment.pinned(), How(**how), None
+    asked = How(**how | {"callbacks": tuple(how.get("callbacks", ()))})
+    made, kept = experiment.pinned(), None
     here = RunFolder(made)
     stored = here.result() if here.complete and not asked.again else None
     with suppress(Damaged):

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -56,7 +56,7 @@ class Workers:
         """End it; runs under way are stored up to their last checkpoint."""
 
 
-def sweep(experiments: Sequence[Experiment], *, device: str = "auto", **how: Any) -> list[Result]:
+def sweep(experiments: Iterable[Experiment], *, device: str = "auto", **how: Any) -> list[Result]:
     """Return the results of experiments in order; train those that are not stored, side by side.
 
     Thousands of results may be more than the memory holds: then train, and find them one by one.
@@ -73,12 +73,13 @@ def sweep(experiments: Sequence[Experiment], *, device: str = "auto", **how: Any
     >>> [result.experiment.seed for result in sweep([tiny], progress=False)]
     [0]
     """
-    train_missing(experiments, device=device, **how)
-    return [run(e, device=device, progress=False) for e in experiments]
+    asked = [*experiments]  # a generator can be read once
+    train_missing(asked, device=device, **how)
+    return [run(e, device=device, progress=False) for e in asked]
 
 
 def train_missing(
-    experiments: Sequence[Experiment],
+    experiments: Iterable[Experiment],
     *,
     workers: int = 1,
     device: str = "auto",
