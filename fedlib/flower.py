@@ -35,6 +35,7 @@ from fedlib.models.families import reads_tokens
 from fedlib.partition import Partition
 from fedlib.runs import Experiment
 from fedlib.runs.atomic import load_tensors, save_tensors, write
+from fedlib.runs.run import require_leaves
 from fedlib.values import ALLOWED, from_code, shown
 
 NODE = "client"  # in a node's configuration: whose machine it is
@@ -462,7 +463,9 @@ def main(grid: Grid, context: Context) -> None:
     clients, fed = joined(e, grid, context.run_config)
     if clients.refused and isinstance(e.cohort, int):  # go on with who is left
         e = replace(e, cohort=min(e.cohort, fed.clients))
-    state = replace(e.algorithm.init(fed, e.seed), local={})
+    begun = e.algorithm.init(fed, e.seed)
+    require_leaves(e.algorithm, begun)
+    state = replace(begun, local={})
     form = form_of(e, fed)
     rounds = []
     for t in range(e.rounds):

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fedlib.algorithms import FedAvg
+from fedlib.algorithms.local import SecondStage
 from fedlib.cores import all_cores
 from fedlib.engine import Report, State, TrainingDiverged, play_round
 from fedlib.engine.evaluate import encode, evaluate, evaluate_everywhere, evaluate_global
@@ -31,6 +33,8 @@ from fedlib.tasks import pick_device
 
 CHECKPOINT_SECONDS = 60.0
 OF_THE_END = ("everywhere_accuracy", "kept_round")  # what only the last round of a run logs
+# Leaves that a frozen network, or a kind of FedMix, lacks, and that phases and rates name anyway.
+MAY_LACK = ("base.", "bias", "phi")
 Progress = bool | Watcher
 
 
@@ -250,7 +254,29 @@ def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[Sta
         first = replace(state, local=beside[0].local) if beside else state
         of = experiment.before[0].algorithm
         first = of.assign_models(eval_view(of, fed), first)
-    return algorithm.init(train_view(algorithm, fed), experiment.seed, first)
+    state = algorithm.init(train_view(algorithm, fed), experiment.seed, first)
+    require_leaves(algorithm, state)
+    return state
+
+
+def require_leaves(algorithm: FedAvg, state: State) -> None:
+    """ValueError for a phase that trains, or a rate that is of, leaves that there are not.
+
+    A name that is mistyped would train nothing, or at another rate, without a word.
+    """
+    leaves, kind = [*state.shared, *state.local], type(algorithm).__name__
+    asked = [(f"{kind}.server.rates", prefix) for prefix, _ in algorithm.server.rates]
+    for phase in algorithm.phases():
+        asked += [(f"{kind}.phases", prefix) for prefix in phase.train]
+        asked += [(f"the rates of {kind}'s clients", n) for n, _ in phase.optimizer.rates]
+    for where, prefix in asked:
+        if prefix not in MAY_LACK and not any(name.startswith(prefix) for name in leaves):
+            there = f"no leaf begins with {prefix!r}; there are {', '.join(leaves)}"
+            raise ValueError(f"{where}: {there}")
+    for phase in () if isinstance(algorithm, SecondStage) else algorithm.phases():
+        if phase.side != "both" and not phase.moves(leaves, state.local):
+            local = ", ".join(state.local) or "none"
+            raise ValueError(f"{kind}: {phase} trains no leaf; local leaves are {local}")
 
 
 class Training:
