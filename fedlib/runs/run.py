@@ -326,7 +326,7 @@ class Training:
         self.save()
         made = provenance.of_run(self.fed, self.segments(), self.state, self.ending)
         if self.completed < e.rounds:
-            return Result(e, self.log.table(), made)
+            return Result(e, self.log.table(), made, e)
         self.folder.write_record(store.PROVENANCE, made)
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 from typing import Annotated, Any
@@ -184,7 +184,8 @@ class Result:
     """A finished run: its experiment, tidy metrics and provenance.
 
     ``metrics`` has the columns round, metric, client, expert, item and value (``SCHEMA``);
-    ``metrics.to_pandas()`` and ``polars.from_arrow(metrics)`` make frames of it.
+    ``metrics.to_pandas()`` and ``polars.from_arrow(metrics)`` make frames of it. ``pinned`` is the
+    experiment as it was found, which keeps its key whatever becomes of code and data later.
 
     >>> result = run(tiny)
     >>> sorted(result.curve("train_loss"))
@@ -196,6 +197,7 @@ class Result:
     experiment: Experiment
     metrics: pa.Table
     provenance: dict[str, Any]
+    pinned: Experiment | None = field(default=None, repr=False)
 
     def model(self, client: int | None = None, *, device: str = "cpu") -> nn.Module:
         """Return what was trained, as a plain module of torch in eval mode.
@@ -212,7 +214,7 @@ class Result:
 
         Raises:
             ValueError: for a client that there is not.
-            StoreError: where only the metrics of the run are stored.
+            StoreError: where only the metrics of the run are stored, or nothing any more.
         """
         from fedlib.runs.using import loaded
 

@@ -143,7 +143,7 @@ class RunFolder:
                     metrics = exported_metrics(place, self.experiment.key)
                 else:
                     metrics = read_metrics(place, self.experiment.rounds)
-                return Result(self.experiment, metrics, made)
+                return Result(self.experiment, metrics, made, self.experiment.pinned())
             except Damaged as error:
                 if exported:
                     raise

@@ -13,7 +13,8 @@ from fedlib.engine.costs import BLOCK
 from fedlib.engine.trained import module_of
 from fedlib.federation import Federation, Table
 from fedlib.metrics import Evaluation, evaluation
-from fedlib.runs.atomic import StoreError
+from fedlib.runs.atomic import Other, StoreError
+from fedlib.runs.exported import path_of
 from fedlib.runs.run import built, moved
 from fedlib.runs.spec import Result
 from fedlib.runs.store import RunFolder
@@ -38,7 +39,7 @@ def predict(
 
     Raises:
         ValueError: for examples of another kind or shape, and for a client that there is not.
-        StoreError: where only the metrics of the run are stored.
+        StoreError: where only the metrics of the run are stored, or nothing any more.
 
     >>> result = run(tiny)
     >>> digits = data.load("digits")
@@ -79,7 +80,7 @@ def evaluate(
 
     Raises:
         ValueError: for other examples, for labels that are no class, and for a wrong client.
-        StoreError: where only the metrics of the run are stored.
+        StoreError: where only the metrics of the run are stored, or nothing any more.
 
     >>> found = evaluate(run(tiny), data.load("digits").test, client=2)
     >>> bool(found.confusion.trace() / found.confusion.sum() == found.accuracy)
@@ -98,8 +99,15 @@ def evaluate(
 
 def loaded(result: Result, client: int | None, device: str) -> tuple[Federation, nn.Module]:
     """Return a run's federation on a device, and a model of it; see ``Result.model``."""
-    e = result.experiment
-    kept = RunFolder(e).restore()
+    e = result.pinned or result.experiment
+    here = RunFolder(e)
+    try:
+        kept = here.restore()
+    except Other as error:
+        raise StoreError(f"run {e.key} has no model here: {error}") from error
+    if kept is None and not here.path.exists() and path_of(e) is None:
+        now = "code, data or FEDLIB_RUNS are others than when it was trained, or it was forgotten"
+        raise StoreError(f"nothing is stored under {e.key} in {here.path.parent}: {now}")
     if kept is None:
         again = "train it again with run_with_state(experiment)"
         raise StoreError(f"of run {e.key} only metrics are stored: {again}")
