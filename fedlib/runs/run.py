@@ -43,8 +43,8 @@ class Moment(NamedTuple):
 
     ``round`` counts completed rounds, 0 is before the first. ``state`` holds all leaves; clients'
     own ones are updated in place, so copy what is to last. ``metrics`` are the means of all that
-    was logged of this round, by name. ``report`` is what the engine returned of it, None of round
-    0.
+    was logged of this round, by name: no "train_loss" of round 0, no "test_accuracy" where clients
+    are not scored. ``report`` is what the engine returned of it, None of round 0.
 
     >>> losses = [moment.metrics["train_loss"] for moment in simulate(tiny) if moment.round]
     >>> len(losses)
@@ -100,10 +100,12 @@ def run(
         device: "auto", "cpu", "cuda" or "cuda:N"; "auto" is a GPU where there is one.
         chunk: how many clients share one program; None for a number that suits device and model.
         progress: whether a bar is shown; a function is called after every round with the rounds
-            completed, the rounds in all and the training loss, also those of a first stage.
+            completed, the rounds in all and the training loss, also those of a first stage, and
+            where each begins or goes on, with a loss of NaN.
         retry: whether a run that diverged before is trained again.
-        callbacks: called after every round that is trained with a ``Moment``. Where one returns
-            True the run stops: it is stored as unfinished and goes on when it is asked for again.
+        callbacks: called with a ``Moment`` after every round that is trained, and by a run that
+            begins before the first, when it has no training loss. Where one returns True the run
+            stops: it is stored as unfinished and goes on when it is asked for again.
         debug: one client after another in this process, without vmap: an error in a loss has its
             plain traceback, and a debugger stops there.
         again: whether what is stored of it is forgotten first; its first stages are not.
