@@ -204,8 +204,16 @@ class Task:
 
         Returns:
             The federation without what opted out; that is at hand with ``full_view()``.
+
+        Raises:
+            ValueError: for what does not fit together, and where no client has a test example.
         """
-        return self.assembled(*self.divided(seed), seed, device, fitted)
+        fed = self.assembled(*self.divided(seed), seed, device, fitted)
+        if not len(fed.test.y):
+            most = int(fed.full_view().train.sizes.max() + fed.validation.sizes.max())
+            have = f"the largest of {fed.clients:,} clients holds {most} in all"
+            raise ValueError(f"{self.held_out} leaves no example for tests: {have}")
+        return fed
 
     def fit(self, seed: int) -> Fitted:
         """Return what is fitted to the training examples of those who take part, or constant."""
