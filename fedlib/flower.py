@@ -31,7 +31,6 @@ from fedlib.engine import Algorithm, State, broadcast_to, clients_round, draw, s
 from fedlib.engine.protocol import train_view
 from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import Net, Params
-from fedlib.models.families import reads_tokens
 from fedlib.partition import Partition
 from fedlib.runs import Experiment
 from fedlib.runs.atomic import load_tensors, save_tensors, write
@@ -388,7 +387,7 @@ def form_of(e: Experiment, told: Federation) -> Params:
 
     These are made up, as the server has none.
     """
-    shape, tokens = told.net.shape, reads_tokens(told.net.module)
+    shape, tokens = told.net.shape, told.net.reads_tokens
     x = torch.zeros(2, *shape, dtype=torch.int32 if tokens else torch.float32)
     scale = torch.ones(0 if tokens else x[0].numel())
     side = {name: torch.zeros(2, dtype=torch.int64) for name in told.kinds}

@@ -100,12 +100,10 @@ def run(
         device: "auto", "cpu", "cuda" or "cuda:N"; "auto" is a GPU where there is one.
         chunk: how many clients share one program; None for a number that suits device and model.
         progress: whether a bar is shown; a function is called after every round with the rounds
-            completed, the rounds in all and the training loss, also those of a first stage, and
-            where each begins or goes on, with a loss of NaN.
+            completed, the rounds in all and the training loss (first with NaN), of stages, too.
         retry: whether a run that diverged before is trained again.
-        callbacks: called with a ``Moment`` after every round that is trained, and by a run that
-            begins before the first, when it has no training loss. Where one returns True the run
-            stops: it is stored as unfinished and goes on when it is asked for again.
+        callbacks: called with a ``Moment`` after every round, first of round 0. One that returns
+            True stops the run: it is stored as unfinished and goes on when it is asked for again.
         debug: one client after another in this process, without vmap: an error in a loss has its
             plain traceback, and a debugger stops there.
         again: whether what is stored of it is forgotten first; its first stages are not.
