@@ -76,7 +76,9 @@ def main(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("\nfedlib: interrupted: the same command continues from there", file=sys.stderr)
+        print(
+            "\nfedlib: interrupted: the same command continues from what is stored", file=sys.stderr
+        )
         return 130
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's, which every version has elsewhere
@@ -227,7 +229,8 @@ def show(
     for name, what in {**({MADE_OF: made_of} if made_of else {}), **result.provenance}.items():
         print(f"  {name}: {what if isinstance(what, str) else json.dumps(what)}")
     last = [(name, *[*result.curve(name).items()][-1]) for name in names]
-    show_table(("metric", "round", "mean"), last)
+    if last:
+        show_table(("metric", "round", "mean"), last)
 
 
 @app.command()
@@ -257,6 +260,7 @@ def _read(entry: Entry) -> Result:
     """Return what is stored of a run, its failure in place of a provenance if it has one."""
     from fedlib.runs import Result, store
     from fedlib.runs.exported import read_metrics, read_record
+    from fedlib.runs.spec import Log
 
     if not entry.spec:
         raise ValueError(f"{entry.key} cannot be read: {entry.note}")
@@ -266,7 +270,8 @@ def _read(entry: Entry) -> Result:
         return Result(experiment, read_metrics(entry.path, entry.key), made)
     records = (entry.path / name for name in (store.PROVENANCE, store.FAILURE))
     made = next((store.read_json(path) for path in records if path.exists()), {})
-    return Result(experiment, store.read_metrics(entry.path), made)
+    there = (entry.path / store.METRICS).exists() or entry.state == "complete"
+    return Result(experiment, store.read_metrics(entry.path) if there else Log().table(), made)
 
 
 @app.command()

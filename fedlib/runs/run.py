@@ -18,7 +18,7 @@ import torch
 
 from fedlib.algorithms import FedAvg
 from fedlib.algorithms.local import SecondStage
-from fedlib.cores import all_cores
+from fedlib.cores import all_cores, interrupts_later
 from fedlib.engine import Report, State, TrainingDiverged, play_round
 from fedlib.engine.evaluate import encode, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.engine.protocol import eval_view, train_view
@@ -89,11 +89,11 @@ def run(
     It is stored under what it was made of: its spec, code and data of one's own. With another known
     set, or after another first stage, than are here it counts as not stored.
 
-    A run that was interrupted or killed continues from its last checkpoint (one a minute, or every
-    $FEDLIB_CHECKPOINT_SECONDS), and one of more rounds from the end of a shorter one that is
-    stored. Both end with the same bits, if on a CPU of the same kind with the same chunk. There a
-    run uses as many cores as torch has threads (``cores.all_cores``), with the same bits on any
-    number of them. Two processes asked for the same experiment train it once.
+    A run that was killed continues from its last checkpoint (one a minute, or every
+    $FEDLIB_CHECKPOINT_SECONDS), after Ctrl-C from the round that it let end (a second one does not
+    wait), one of more rounds from the end of a shorter one that is stored: with the same bits, if
+    on a CPU of the same kind with the same chunk. There a run uses as many cores as torch has
+    threads (``cores.all_cores``). Two processes asked for the same experiment train it once.
 
     Args:
         experiment: what to train.
@@ -305,7 +305,8 @@ class Training:
         resumed = kept is not None and kept.completed > 0 and self._fits(kept.state)
         kept = kept if resumed else _shorter(e, self.fed.source)
         first, saved = self._resume(kept) if kept else self._begin(), time.monotonic()
-        with callback(self.how.progress, type(e.algorithm).__name__, e.rounds, self.start) as tell:
+        bar = callback(self.how.progress, type(e.algorithm).__name__, e.rounds, self.start)
+        with bar as tell, interrupts_later(not self.how.debug) as interrupted:
             try:
                 every = rounds(e, self.fed, first, self.start, self.how.chunk)
                 for state, completed, report in every:
@@ -317,6 +318,10 @@ class Training:
                         tell(completed, e.rounds, loss)
                     if self._stops(report):
                         break
+                    if interrupted():
+                        if completed:
+                            self.save()
+                        raise KeyboardInterrupt
             except TrainingDiverged as error:
                 if resumed:
                     at = f" went on from round {self.start} of its checkpoint, and {error}"
