@@ -99,6 +99,17 @@ def test_idle_workers_give_back_what_they_hold(tmp_path):
     assert done.returncode == 0 and "leaked" not in done.stderr, done.stderr
 
 
+def test_a_script_that_its_workers_would_do_again_is_told_so(tmp_path):
+    """Every run ended "for want of memory"."""
+    text = "from fedlib import *\nfrom small import AVG, MIX\n"
+    (tmp_path / "script.py").write_text(text + "sweep([AVG, MIX], workers=2, progress=False)")
+    here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    how = {"env": os.environ | {"PYTHONPATH": here}, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], **how)
+    words = 'WorkerDied: its process ended, maybe as the script has no if __name__ == "__main__":'
+    assert done.returncode and words in done.stderr, done.stderr
+
+
 def test_a_run_asked_for_twice_is_trained_once(playing):
     played = []
     playing(lambda *told: played.append(told))
