@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedlib import data as datasets
-from fedlib.data.arrays import checked
+from fedlib.data.arrays import checked, require_columns
 from fedlib.data.parquet import encode
 from fedlib.engine.costs import BLOCK
 from fedlib.engine.trained import module_of
@@ -30,7 +30,7 @@ def predict(
     Args:
         result: a run whose state is stored.
         features: like the examples of the task's data set: images uint8 ``[N, H, W, C]``, tokens
-            ``[N, T]`` or numbers ``[N, ...]``.
+            ``[N, T]`` or numbers ``[N, ...]``; a table has its columns in the same order.
         client: whose model, by id; None for what all predict together for a new client.
         device: as for ``run``.
 
@@ -47,12 +47,15 @@ def predict(
     (3,)
     """
     e, (fed, model) = result.experiment, loaded(result, client, device)
-    given = checked("features", (features, np.zeros(len(features), dtype=int))).features
+    known, like = datasets.load(e.task.dataset), fed.test.x
+    require_columns(features, known.feature_names, "features")
+    tokens = {torch.float32: False, torch.int32: True}.get(like.dtype)
+    given = checked("features", (features, np.zeros(len(features), dtype=int)), tokens).features
     if given.dtype == object:
-        given = encode(given, fed.net.shape[0], datasets.load(e.task.dataset).vocabulary)
+        given = encode(given, fed.net.shape[0], known.vocabulary)
     if given.dtype == np.int32 and fed.ranks is not None:
         given = fed.ranks[given]
-    x, like = torch.from_numpy(given), fed.test.x
+    x = torch.from_numpy(given)
     if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
         wanted = f"{like.dtype} [N, {', '.join(map(str, like.shape[1:]))}]"
         raise ValueError(f"examples must be {wanted} as those known, got {x.dtype} {[*x.shape]}")
@@ -71,7 +74,8 @@ def evaluate(
 
     Args:
         result: a run whose state is stored.
-        data: a pair of features, as for ``predict``, and labels, integers ``[N]``; or a ``Split``.
+        data: a pair of features, as for ``predict``, and labels, integers or truth values ``[N]``;
+            or a ``Split``.
         client: whose model, by id; None for what all predict together for a new client.
         device: as for ``run``.
 
@@ -88,6 +92,7 @@ def evaluate(
     """
     features, labels = data if isinstance(data, tuple | list) else (data.features, data.labels)
     p, labels = predict(result, features, client, device=device), np.asarray(labels)
+    labels = labels.astype(np.int64) if labels.dtype == bool else labels
     if labels.shape != (len(features),) or labels.dtype.kind not in "iu" or not len(labels):
         got = f"got {labels.dtype} {labels.shape}"
         raise ValueError(f"labels must be integers [{len(features)}], {got}")
