@@ -187,6 +187,12 @@ class Result:
     ``metrics.to_pandas()`` and ``polars.from_arrow(metrics)`` make frames of it. ``pinned`` is the
     experiment as it was found, which keeps its key whatever becomes of code and data later.
 
+    Every round logs train_loss, bytes_down, bytes_up and divergence; a round that is scored
+    validation_accuracy, validation_nll, test_accuracy and test_nll of every client on its own
+    examples, adapted_validation_accuracy and adapted_test_accuracy of the cohort just after it has
+    trained, and global_accuracy; the last also everywhere_accuracy. Algorithms add their own:
+    ``sorted(set(result.metrics["metric"].to_pylist()))`` is all that there is.
+
     >>> result = run(tiny)
     >>> sorted(result.curve("train_loss"))
     [1, 2]
@@ -204,8 +210,10 @@ class Result:
 
         It is the network itself where that is all a prediction is made of, and else a
         ``fedlib.engine.trained.Trained``, which holds what the algorithm's ``predict`` reads. Its
-        ``forward`` takes normalised examples ``[B, ...]`` and returns scores ``[B, classes]``,
-        whose softmax is p(y|x). ``state_dict`` and torch's exporters work as for any module.
+        ``forward`` takes examples ``[B, ...]``, images as ``[B, channels, height, width]``, and
+        returns scores ``[B, classes]``, whose softmax is p(y|x). Numbers are normalised as
+        ``task.fit(seed)`` of the experiment says, (x - mean) / std, pixels after division by 255;
+        ``predict`` does so by itself. ``state_dict`` and torch's exporters work as for any module.
 
         Args:
             client: whose model, by id; None for what all predict together for a new client, which
@@ -227,7 +235,7 @@ class Result:
     def curve(self, metric: str) -> dict[int, float]:
         """Return a metric by round, averaged over all else that it has: clients, experts, items.
 
-        It is nan where no value is a number.
+        It is nan where no value is a number, and without rounds for what was never logged.
         """
         rows = self.select(metric).group_by("round")
         means = rows.aggregate([("value", "mean")]).sort_by("round")
