@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fedlib import paths
 from fedlib.algorithms import FedAvg
 from fedlib.algorithms.local import SecondStage
 from fedlib.cores import all_cores, interrupts_later
@@ -27,7 +28,7 @@ from fedlib.privacy import audit
 from fedlib.progress import Watcher, callback
 from fedlib.runs import provenance, store
 from fedlib.runs.atomic import Damaged, StoreError
-from fedlib.runs.spec import Experiment, Log, Result, on_host
+from fedlib.runs.spec import Experiment, Log, Result, key_in, on_host, spec_of
 from fedlib.runs.store import Checkpoint, RunDiverged, RunFolder
 from fedlib.tasks import pick_device
 
@@ -496,7 +497,10 @@ def _shorter(experiment: Experiment, source: str) -> Checkpoint | None:
 
     None where there is none on the same data from which this one could go on with the same bits.
     """
-    for rounds in range(experiment.rounds - 1, 0, -1):
+    spec, stored = spec_of(experiment), {home.name for home in paths.runs().glob("*")}
+    fewer = range(experiment.rounds - 1, 0, -1)
+    # An experiment's own key asks for its code and data each time.
+    for rounds in (n for n in fewer if key_in({**spec, "rounds": n}) in stored):
         less = replace(experiment, rounds=rounds)
         if (there := RunFolder(less)).complete:
             with suppress(Damaged):

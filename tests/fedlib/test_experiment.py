@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 from playing import equal
-from small import AVG, MIX, TASK, Rounds, bits, play, undisturbed
+from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 
 from fedlib import IFCA, MLP, FedAvg, FedMix, Local, LocalHoldout, QuantitySkew, Task, adam, paths
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
@@ -225,6 +225,17 @@ def test_more_rounds_of_a_finished_run_continue_it(rounds, tmp_path, experiment,
     parts = store.RunFolder(experiment).restore().segments
     assert [part["rounds"] for part in parts][-1][1] == experiment.rounds
     assert bits(experiment) == undisturbed(experiment, tmp_path)
+
+
+def test_only_runs_that_are_stored_are_looked_at_for_a_shorter_one(monkeypatch):
+    """Every smaller number of rounds was: 22 seconds of a run of 50,000 rounds."""
+    looked, folder = [], running.RunFolder
+    play(replace(MIX, rounds=2))
+    play(replace(MIX, rounds=2, seed=9))
+    monkeypatch.setattr(running, "RunFolder", lambda e: looked.append(e) or folder(e))
+    data = find(replace(MIX, rounds=2)).provenance["data"]
+    assert running._shorter(replace(MIX, rounds=3000), data).completed == 2
+    assert looked == [replace(MIX, rounds=2)]
 
 
 def test_a_best_state_that_a_longer_run_does_not_score_is_of_no_use(rounds):
