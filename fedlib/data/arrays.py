@@ -59,8 +59,7 @@ def add(
     given = {"train": train} if test is None else {"train": train, "test": test}
     splits = {split: checked(split, part, tokens) for split, part in given.items()}
     names = named(train[0])
-    if test is not None:
-        require_columns(test[0], names, "test")
+    require_columns(given.get("test", train)[0], names, "test")
     kinds = {n: (p.features.dtype.name, *p.features.shape[1:]) for n, p in splits.items()}
     if len(set(kinds.values())) > 1 or not len(splits["train"]):
         raise ValueError(f"features are {kinds}: shapes differ, or there is nothing to train on")
@@ -103,7 +102,8 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
     """Features as they are stored: uint8, int32, float32, or texts as objects."""
     whole = tokens if tokens is not None else not hasattr(given, "columns")
     x = np.array(given, order="C")
-    if x.dtype == object and hasattr(given, "dtypes"):  # numbers of several kinds, or nullable ones
+    # Numbers of several kinds, or nullable ones.
+    if x.dtype == object and x.ndim == 2 and hasattr(given, "dtypes"):
         x = _of_table(given)
     got = f"got {x.dtype} {list(x.shape)}"
     if x.ndim == 1 and x.dtype.kind in "UO" and len(x):
@@ -115,7 +115,9 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
             return x
         first = x.ndim == 4 and x.shape[1] in (1, 3)
         hint = "; channels come last: x.transpose(0, 2, 3, 1)" if first else ""
-        hint = "; of one channel: x[..., None]" if x.ndim == 3 else hint
+        if x.ndim == 3:
+            one = x.shape[2] in (1, 3)
+            hint = "; a single one is x[None]" if one else "; of one channel: x[..., None]"
         what = "images must be uint8 [N, H, W, C] with one channel or three"
         raise ValueError(f"{what}, {got}{hint}")
     if x.dtype.kind in "iu" and x.ndim == 2 and whole:

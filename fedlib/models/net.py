@@ -183,9 +183,7 @@ class Net:
         with blamed(base):
             h = self.features(leaves, x)
         if h.shape != (3, self.width):
-            wanted = (
-                f"not features [3, {self.width}], as it says: flatten them, or tell their width"
-            )
+            wanted = f"not features [3, {self.width}]: flatten them, or return their width"
             raise ValueError(f"{self._spec} makes {list(h.shape)} of three examples, {wanted}")
         with blamed(base):
             if not torch.allclose(h[:1], self.features(leaves, x[:1]), 1e-3, 1e-4, True):
