@@ -55,6 +55,7 @@ from fedlib.metrics import Evaluation as Evaluation
 from fedlib.metrics import interval as interval
 from fedlib.models import MLP as MLP
 from fedlib.models import BiLSTM as BiLSTM
+from fedlib.models import Family as Family
 from fedlib.models import FastText as FastText
 from fedlib.models import LeNet as LeNet
 from fedlib.models import Module as Module
@@ -87,11 +88,13 @@ from fedlib.runs import compare as compare
 from fedlib.runs import evaluate as evaluate
 from fedlib.runs import find as find
 from fedlib.runs import frame as frame
+from fedlib.runs import inventory as inventory
 from fedlib.runs import predict as predict
 from fedlib.runs import run as run
 from fedlib.runs import run_with_state as run_with_state
 from fedlib.runs import simulate as simulate
 from fedlib.runs.example import tiny as tiny
+from fedlib.runs.sweep import SweepFailed as SweepFailed
 from fedlib.runs.sweep import sweep as sweep
 from fedlib.tasks import Task as Task
 from fedlib.values import value as value

@@ -1,9 +1,13 @@
-"""Three callbacks for ``fedlib.runs.run``: each is called with a ``Moment`` after every round.
+"""Three callbacks for ``fedlib.runs.run``, which calls each with a ``Moment`` after every round.
 
-Any function of a moment is one. What it returns true for stops the run, which goes on when it is
-asked for again::
+Any function of a moment is one, and before the first round it is called, too: of that there is no
+training loss, and test accuracies are of the rounds that are scored. What it returns true for stops
+the run, which goes on when it is asked for again.
 
-    run(experiment, callbacks=[CSV("run.csv"), lambda m: m.metrics["train_loss"] < 0.1])
+>>> stop = lambda moment: moment.metrics.get("train_loss", 9.0) < 5.0
+>>> result = run(tiny, callbacks=[CSV(Path(tempfile.mkdtemp()) / "run.csv"), stop])
+>>> max(result.curve("train_loss"))
+1
 """
 
 import csv
@@ -17,7 +21,7 @@ from fedlib.values import to_dict
 class CSV:
     """Write a row for every metric and round into a file: round, metric, value.
 
-    A run that goes on writes on; one that begins overwrites the file.
+    A run that goes on writes on after the rounds before; one that begins overwrites the file.
 
     Args:
         path: the file; its folder is there.
@@ -30,14 +34,28 @@ class CSV:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path, self._next = Path(path), -1
 
     def __call__(self, moment: Moment) -> None:
         """Write what was logged of a round."""
-        rows = [(moment.round, name, value) for name, value in moment.metrics.items()]
-        head = [] if moment.round else [("round", "metric", "value")]
-        with self.path.open("a" if moment.round else "w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([*head, *rows])
+        rows = [[moment.round, name, value] for name, value in moment.metrics.items()]
+        if moment.round == self._next:
+            self._write("a", rows)
+        else:
+            self._write("w", [["round", "metric", "value"], *self._before(moment.round), *rows])
+        self._next = moment.round + 1
+
+    def _before(self, round: int) -> list[list[str]]:
+        """Return the rows of rounds before one: later ones are told again."""
+        if not round or not self.path.exists():
+            return []
+        with self.path.open(newline="") as file:
+            told = [row for row in csv.reader(file) if row and row[0].isdecimal()]
+        return [row for row in told if int(row[0]) < round]
+
+    def _write(self, mode: str, rows: list[list[Any]]) -> None:
+        with self.path.open(mode, newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 class TensorBoard:

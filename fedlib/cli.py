@@ -76,7 +76,9 @@ def main(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("\nfedlib: interrupted: the same command continues from there", file=sys.stderr)
+        print(
+            "\nfedlib: interrupted: the same command continues from what is stored", file=sys.stderr
+        )
         return 130
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's, which every version has elsewhere
@@ -171,12 +173,12 @@ def _import(modules: Sequence[str]) -> None:
 
 
 def _summarise(results: Sequence[Result]) -> None:
-    """Print the clients' mean test accuracy at the end of runs."""
+    """Print the clients' mean test accuracy of the state that each run ended with."""
     rows = []
     for result in results:
         e = result.experiment
-        what, end = shorten(f"{e.task.dataset} {e.algorithm}", 60), result.curve("test_accuracy")
-        rows.append((e.key[:8], what, e.seed, e.rounds, f"{end[e.rounds]:.4f}"))
+        what, end = shorten(f"{e.task.dataset} {e.algorithm}", 60), result.ended("test_accuracy")
+        rows.append((e.key[:8], what, e.seed, e.rounds, f"{end:.4f}"))
     show_table(("key", "run", "seed", "rounds", "test accuracy"), rows)
 
 
@@ -227,7 +229,8 @@ def show(
     for name, what in {**({MADE_OF: made_of} if made_of else {}), **result.provenance}.items():
         print(f"  {name}: {what if isinstance(what, str) else json.dumps(what)}")
     last = [(name, *[*result.curve(name).items()][-1]) for name in names]
-    show_table(("metric", "round", "mean"), last)
+    if last:
+        show_table(("metric", "round", "mean"), last)
 
 
 @app.command()
@@ -257,6 +260,7 @@ def _read(entry: Entry) -> Result:
     """Return what is stored of a run, its failure in place of a provenance if it has one."""
     from fedlib.runs import Result, store
     from fedlib.runs.exported import read_metrics, read_record
+    from fedlib.runs.spec import Log
 
     if not entry.spec:
         raise ValueError(f"{entry.key} cannot be read: {entry.note}")
@@ -266,7 +270,8 @@ def _read(entry: Entry) -> Result:
         return Result(experiment, read_metrics(entry.path, entry.key), made)
     records = (entry.path / name for name in (store.PROVENANCE, store.FAILURE))
     made = next((store.read_json(path) for path in records if path.exists()), {})
-    return Result(experiment, store.read_metrics(entry.path), made)
+    there = (entry.path / store.METRICS).exists() or entry.state == "complete"
+    return Result(experiment, store.read_metrics(entry.path) if there else Log().table(), made)
 
 
 @app.command()

@@ -206,3 +206,27 @@ def sendable(error: Exception) -> Any:
     if not known:
         error = RuntimeError(f"{type(error).__name__}: {error}")
     return ExceptionWithTraceback(error, place)
+
+
+@contextmanager
+def interrupts_later(asked: bool = True) -> Iterator[Callable[[], bool]]:
+    """Let a first Ctrl-C wait; yields what says whether it has come. A second one does not wait.
+
+    Where it is not ``asked`` for, or Ctrl-C does no KeyboardInterrupt to this thread, all stays.
+    """
+    came, usual = list[int](), signal.default_int_handler
+
+    def wait(number: int, frame: Any) -> None:
+        if came:
+            usual(number, frame)
+        came.append(number)
+
+    ours = threading.current_thread() is threading.main_thread()
+    ours = ours and signal.getsignal(signal.SIGINT) is usual
+    if asked and ours:
+        signal.signal(signal.SIGINT, wait)
+    try:
+        yield lambda: bool(came)
+    finally:
+        if asked and ours:
+            signal.signal(signal.SIGINT, usual)

@@ -31,10 +31,10 @@ from fedlib.engine import Algorithm, State, broadcast_to, clients_round, draw, s
 from fedlib.engine.protocol import train_view
 from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import Net, Params
-from fedlib.models.families import reads_tokens
 from fedlib.partition import Partition
 from fedlib.runs import Experiment
 from fedlib.runs.atomic import load_tensors, save_tensors, write
+from fedlib.runs.run import require_leaves
 from fedlib.values import ALLOWED, from_code, shown
 
 NODE = "client"  # in a node's configuration: whose machine it is
@@ -387,7 +387,7 @@ def form_of(e: Experiment, told: Federation) -> Params:
 
     These are made up, as the server has none.
     """
-    shape, tokens = told.net.shape, reads_tokens(told.net.module)
+    shape, tokens = told.net.shape, told.net.reads_tokens
     x = torch.zeros(2, *shape, dtype=torch.int32 if tokens else torch.float32)
     scale = torch.ones(0 if tokens else x[0].numel())
     side = {name: torch.zeros(2, dtype=torch.int64) for name in told.kinds}
@@ -462,7 +462,9 @@ def main(grid: Grid, context: Context) -> None:
     clients, fed = joined(e, grid, context.run_config)
     if clients.refused and isinstance(e.cohort, int):  # go on with who is left
         e = replace(e, cohort=min(e.cohort, fed.clients))
-    state = replace(e.algorithm.init(fed, e.seed), local={})
+    begun = e.algorithm.init(fed, e.seed)
+    require_leaves(e.algorithm, begun)
+    state = replace(begun, local={})
     form = form_of(e, fed)
     rounds = []
     for t in range(e.rounds):

@@ -93,9 +93,9 @@ class Cosine(Schedule):
 class Optimizer:
     """Which optimiser moves some leaves, with per-leaf rates.
 
-    ``rates`` are pairs (prefix of a leaf's name, learning rate) that override ``lr``. Stacked
-    leaves need no special care: every optimiser here is element-wise, so that each client, a row,
-    is moved as if it were alone.
+    ``rates`` are pairs (prefix of a leaf's name, learning rate) that override ``lr``; ValueError,
+    when a run starts, for a prefix of no leaf. Stacked leaves need no special care: every optimiser
+    here is element-wise, so that each client, a row, is moved as if it were alone.
 
     ``name`` is "sgd", with ``momentum`` and ``nesterov``, "adam" or "adamw", with ``betas`` and
     ``eps``; ``lr`` and ``weight_decay`` are all of theirs. It may also be that of a class of

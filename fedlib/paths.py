@@ -15,7 +15,11 @@ ROOT: Path = _PARENT if IN_CHECKOUT else Path.cwd()
 
 
 def _folder(variable: str, default: Path) -> Path:
-    return Path(os.environ.get(variable) or default).expanduser().absolute()
+    given = os.environ.get(variable)
+    place = Path(given or default).expanduser().absolute()
+    if given:  # a relative one stays where it was read first, for processes that are started, too
+        os.environ[variable] = str(place)
+    return place
 
 
 def notebooks() -> Path:

@@ -19,7 +19,6 @@ from fedlib import processor
 from fedlib.data import OWN, Dataset, Fitted, Split
 from fedlib.federation import OPTED_IN, Augmentation, Federation, Table
 from fedlib.models import Family, Net
-from fedlib.models.families import reads_tokens
 from fedlib.partition import LabelPermuted, Partition, Request, Rotated, balanced, holdout
 from fedlib.partition.held_out import Division, LocalHoldout, MatchedHoldout, OptOut, divide
 from fedlib.values import UnknownName, one_of, value
@@ -204,8 +203,16 @@ class Task:
 
         Returns:
             The federation without what opted out; that is at hand with ``full_view()``.
+
+        Raises:
+            ValueError: for what does not fit together, and where no client has a test example.
         """
-        return self.assembled(*self.divided(seed), seed, device, fitted)
+        fed = self.assembled(*self.divided(seed), seed, device, fitted)
+        if not len(fed.test.y):
+            most = int(fed.full_view().train.sizes.max() + fed.validation.sizes.max())
+            have = f"the largest of {fed.clients:,} clients holds {most} in all"
+            raise ValueError(f"{self.held_out} leaves no example for tests: {have}")
+        return fed
 
     def fit(self, seed: int) -> Fitted:
         """Return what is fitted to the training examples of those who take part, or constant."""
@@ -235,9 +242,10 @@ class Task:
             train.augment = None
         net = Net(self.model, data.shape, data.classes, where)
         of_tokens = data.train.features.dtype == np.int32
-        if reads_tokens(net.module) != of_tokens:
+        if net.reads_tokens != of_tokens:
             what = "tokens" if of_tokens else "numbers"
-            raise ValueError(f"{data.name} holds {what}, which {self.model} does not read")
+            told = f"if it does, its class may say so: reads_tokens = {of_tokens}"
+            raise ValueError(f"{data.name} holds {what}, which {self.model} does not read; {told}")
         if self.opt_out is not None:
             train.side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)
         _ = net.dry_run  # an error for one that cannot be trained here

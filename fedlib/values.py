@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, dataclass_transform, overload
 
 _KINDS: dict[str, type] = {}
@@ -48,7 +49,7 @@ def value(cls: Any = None, *, kind: str = "") -> Any:
     one of a tuple, which must not be empty, or legal names. This and a method ``check(self)`` run
     after the type checks and raise ValueError for a value out of range. A class from outside that
     has the name of one of the library is of the kind "module.name". TypeError if another class has
-    a kind.
+    a kind, and for a field that is no number, text, truth value, tuple of these or value.
 
     Args:
         cls: a class with annotated fields; ``value`` is its decorator. Its ``stored_as`` says by
@@ -74,8 +75,37 @@ def value(cls: Any = None, *, kind: str = "") -> Any:
         raise TypeError(f"the kind {kind} is {where}: give {name} another, @value(kind=...)")
     cls.__post_init__, cls.__repr__, cls.__kind__ = _validate, as_code, kind
     made = dataclasses.dataclass(frozen=True, repr=False)(cls)
+    with suppress(NameError):  # of what is defined later: then a value says it
+        _require_types(made)
     _KINDS[kind] = made
     return made
+
+
+def _require_types(cls: type) -> None:
+    """TypeError for a field of a type that no value can have, with what to write in its place."""
+    hints = _hints(cls)
+    for field in dataclasses.fields(cls):
+        for kind in _unfit(hints[field.name]):
+            of = ", ".join(getattr(part, "__name__", repr(part)) for part in typing.get_args(kind))
+            instead = {
+                list: f"tuple[{of or 'int'}, ...]",
+                tuple: "tuple[int, ...]",
+                dict: f"tuple[tuple[{of or 'str, int'}], ...]",
+                typing.Literal: f"Annotated[str, ({of})]",
+                Path: "str",
+            }.get(typing.get_origin(kind) or kind)
+            may = "a field may be int, float, str, bool, a tuple of these or a value"
+            where = f"{cls.__name__}.{field.name} is {getattr(kind, '__name__', kind)}"
+            raise TypeError(f"{where}: {may}{f'; write {instead}' if instead else ''}")
+
+
+def _unfit(hint: Any) -> Iterator[Any]:
+    """Yield the parts of an annotation that are no type of a value."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType, tuple):
+        for part in typing.get_args(hint):
+            yield from _unfit(part)
+    elif hint not in (Any, type(None), Ellipsis, *_PLAIN) and not dataclasses.is_dataclass(hint):
+        yield hint
 
 
 def as_of(name: str) -> Any:
@@ -158,7 +188,8 @@ def _rebuilt(data: Any) -> Any:
         return data
     rest = dict(data)
     kind = rest.pop("kind", None)
-    one_of("kind of value", str(kind), _KINDS)
+    if str(kind) not in _KINDS:
+        raise _unknown(f"unknown kind of value {str(kind)!r}", str(kind))
     return _make(_KINDS[str(kind)], {name: _rebuilt(v) for name, v in rest.items()})
 
 
@@ -183,6 +214,13 @@ def key_of(item: Any, *more: str, version: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _unknown(what: str, kind: str) -> UnknownName:
+    """Return the error for a kind that is not known: a class of one's own may not be imported."""
+    names = {_printed(cls) for cls in _KINDS.values()}
+    more = "a class of your own is known when its module is imported, --import MODULE"
+    return UnknownName(f"{what}; {suggest(kind, names)} ({more})")
+
+
 def _make(cls: Any, given: dict[str, Any]) -> Any:
     """Return a value with some fields; TypeError names those that are missing."""
     given = {_renamed(cls).get(name, name): v for name, v in given.items()}
@@ -201,7 +239,8 @@ def _read(node: ast.expr, text: str) -> Any:
     match node:
         case ast.Call(func=func) if isinstance(func, ast.Name) or ast.unparse(func) in kinds:
             kind = ast.unparse(func)
-            one_of("kind of value", kind, kinds)
+            if kind not in kinds:
+                raise _unknown(f"unknown kind of value {kind!r}", kind)
             names = [f.name for f in dataclasses.fields(kinds[kind])]
             parts = [(str(word.arg), word.value) for word in node.keywords]
             parts += zip(names, node.args, strict=False)
@@ -216,7 +255,7 @@ def _read(node: ast.expr, text: str) -> Any:
                 if isinstance(found := ast.literal_eval(node), int | float | str | None):
                     return found
         case ast.Name(id=name):
-            raise UnknownName(f"{name!r} is no value: write Kind(...); {suggest(name, kinds)}")
+            raise _unknown(f"{name!r} is no value: write Kind(...)", name)
     part = shown(ast.get_source_segment(text, node) or text)
     raise ValueError(f"{part} is no part of a value's code: only Kind(...) and literals are")
 

@@ -25,6 +25,8 @@ class FedAvg(Algorithm):
     ``epochs`` E, ``batch_size`` B (None: all examples at once), ``client`` the optimiser of w_s
     (SGD with rate alpha), ``server`` that of w (with rate beta; SGD with rate 1 is plain averaging,
     Adam generalised FedAvg). p(s) = N_s / N_S' is a client's share of the cohort's examples.
+    FedAdam is ``FedAvg(server=adam(0.01))``, FedAvgM ``FedAvg(server=sgd(1.0, momentum=0.9))``,
+    FedAdagrad ``FedAvg(server=Optimizer("Adagrad", lr=0.01))``, each with torch's optimiser.
 
         w_s <- w_s - alpha grad (1/B) sum_i -log p_w_s(y_i|x_i)     from w_s = w     (000, eq. 1)
         w   <- w - beta sum_s p(s) (w - w_s)                        over the cohort  (000, eq. 7)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +58,8 @@ def add(
         raise ValueError(f"name must be small letters, digits and _, and no _sample; got {name!r}")
     given = {"train": train} if test is None else {"train": train, "test": test}
     splits = {split: checked(split, part, tokens) for split, part in given.items()}
+    names = named(train[0])
+    require_columns(given.get("test", train)[0], names, "test")
     kinds = {n: (p.features.dtype.name, *p.features.shape[1:]) for n, p in splits.items()}
     if len(set(kinds.values())) > 1 or not len(splits["train"]):
         raise ValueError(f"features are {kinds}: shapes differ, or there is nothing to train on")
@@ -67,7 +70,7 @@ def add(
     numbers = x.dtype != np.int32
     channels = x.shape[-1] if numbers and not normalise else 0
     about |= {"mean": [0.0] * channels, "std": [1.0] * channels}
-    about |= {"fit": texts or (numbers and normalise)}
+    about |= {"fit": texts or (numbers and normalise), "feature_names": names}
     return cache.get(name, None, about, lambda: (splits, tuple(vocabulary)))
 
 
@@ -99,6 +102,9 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
     """Features as they are stored: uint8, int32, float32, or texts as objects."""
     whole = tokens if tokens is not None else not hasattr(given, "columns")
     x = np.array(given, order="C")
+    # Numbers of several kinds, or nullable ones.
+    if x.dtype == object and x.ndim == 2 and hasattr(given, "dtypes"):
+        x = _of_table(given)
     got = f"got {x.dtype} {list(x.shape)}"
     if x.ndim == 1 and x.dtype.kind in "UO" and len(x):
         for i in (i for i, text in enumerate(x) if not isinstance(text, str)):
@@ -109,6 +115,9 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
             return x
         first = x.ndim == 4 and x.shape[1] in (1, 3)
         hint = "; channels come last: x.transpose(0, 2, 3, 1)" if first else ""
+        if x.ndim == 3:
+            one = x.shape[2] in (1, 3)
+            hint = "; a single one is x[None]" if one else "; of one channel: x[..., None]"
         what = "images must be uint8 [N, H, W, C] with one channel or three"
         raise ValueError(f"{what}, {got}{hint}")
     if x.dtype.kind in "iu" and x.ndim == 2 and whole:
@@ -123,6 +132,29 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
     for row in np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1)):
         raise ValueError(f"example {row:,} has features that are NaN or infinite")
     return x
+
+
+def _of_table(given: Any) -> NDArray[Any]:
+    """The numbers of a table of pandas, whatever kinds its columns are of."""
+    for name, kind in given.dtypes.items():
+        if kind.kind not in "fiub":
+            raise ValueError(f"column {name!r} of the features holds no numbers but {kind}")
+    return np.ascontiguousarray(given.to_numpy(dtype=float, na_value=np.nan))
+
+
+def named(features: Any) -> list[str]:
+    """The names of the columns of features that are a table; none of an array."""
+    return [str(name) for name in getattr(features, "columns", ())]
+
+
+def require_columns(features: Any, names: Sequence[str], what: str) -> None:
+    """ValueError for a table with other columns, or in another order, than data had."""
+    given = named(features)
+    if given and names and given != [*names]:
+        pairs = zip_longest(given, names)
+        at, (got, wanted) = next((i, pair) for i, pair in enumerate(pairs) if len({*pair}) > 1)
+        where = f"column {at} is {got!r}, where the training data have {wanted!r}"
+        raise ValueError(f"{what}: columns must be the same in the same order, and {where}")
 
 
 def _labels(y: NDArray[Any]) -> NDArray[np.int64]:
@@ -141,6 +173,8 @@ def _labels(y: NDArray[Any]) -> NDArray[np.int64]:
 
 def _column(name: str, values: Any) -> NDArray[Any]:
     """A column as it is stored: numbers, truth values or names; times are names, too."""
+    if not re.fullmatch(r"[\w.-]+", str(name)):
+        raise ValueError(f"column {name!r} cannot be kept: its name may be of letters, digits, _.-")
     v = np.array(values, object if isinstance(values, list | tuple) else None)
     if v.ndim == 1 and v.dtype.kind in "OM":
         for row in (i for i, item in enumerate(v) if missing(item)):

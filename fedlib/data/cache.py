@@ -158,9 +158,10 @@ def read(name: str) -> Dataset:
         train, test = (_split(arrays[split]) for split in SPLITS)
         names, mean, std = (tuple(meta[part]) for part in ("class_names", "mean", "std"))
         source = meta["source"], meta["fingerprint"], tuple(meta["vocabulary"])
+        features = tuple(meta.get("feature_names", ()))
         if meta["version"] == ADDED and any(mean):  # of all examples, whoever trains on them
             return Dataset(name, train, test, names, (), (), *source, fit=True)
-        return Dataset(name, train, test, names, mean, std, *source, fit=meta["fit"])
+        return Dataset(name, train, test, names, mean, std, *source, meta["fit"], features)
 
 
 def _split(arrays: dict[str, NDArray[Any]]) -> Split:

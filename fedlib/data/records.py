@@ -65,6 +65,7 @@ class Dataset:
     vocabulary: what each token id stands for, by descending frequency in the training texts after
     the padding (0) and the unknown token (1), so that V ids are kept by making ids >= V unknown;
     () for pictures.
+    feature_names: of the columns of a table that was added, which others must have, too.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Dataset:
     fingerprint: str
     vocabulary: tuple[str, ...] = ()
     fit: bool = False
+    feature_names: tuple[str, ...] = ()
 
     @property
     def classes(self) -> int:

@@ -59,10 +59,11 @@ class Phase:
     """One stretch of local training: which leaves move, on which data, how.
 
     ``train`` are prefixes of the leaves that move, "" is all of them, among the ``side`` that is
-    "local", "shared" or "both". ``loss`` names the algorithm's method to minimise. ``noise`` are
-    pairs of a name and how many uniform random numbers per example the loss finds under that name
-    in ``batch.random``; "features" is one for each of the model's features, "dropout" what
-    the model takes, and a family stands for what a network of it takes. ``watch`` is
+    "local", "shared" or "both"; ValueError, when a run starts, for one of no leaf. ``loss`` names
+    the algorithm's method to minimise. ``noise`` are pairs of a name and how many uniform random
+    numbers per example the loss finds under that name in ``batch.random``; "features" is one for
+    each of the model's features, "dropout" what the model takes, and a family stands for what a
+    network of it takes. ``watch`` is
     what early stopping looks at, on validation examples: "nll", the negative log-likelihood of
     the algorithm's predictions, or "loss". ``repeat`` steps are taken on every mini-batch.
     ``after`` names a method ``(net, params, ctx, batch)`` that returns what then takes the place of

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,20 @@ class Family:
     """A kind of network, as a value that prints as code; the base of them all.
 
     A family of one's own is a subclass made a value with ``@value`` that has a ``base``.
+
+    >>> from dataclasses import replace
+    >>> from torch import nn
+    >>> @value
+    ... class Flat(Family):
+    ...     "Softmax regression: the examples themselves are the features."
+    ...     def base(self, shape):
+    ...         return nn.Flatten(), int(np.prod(shape))
+    >>> replace(tiny.task, model=Flat()).build(seed=0).net.width
+    256
     """
+
+    reads_tokens: ClassVar[bool | None] = None
+    """Whether it reads token ids, and no numbers; None: if it has an ``nn.Embedding``."""
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the feature extractor for examples of ``shape`` and its output's width D.
@@ -202,7 +215,7 @@ class Module(Family):
         try:
             module = self._made()
             with torch.no_grad():
-                h = module.eval()(some(module, shape, 2))
+                h = module.eval()(some(shape, 2, reads_tokens(self, module)))
             if h.ndim != 2 or len(h) != 2:
                 raise ValueError(f"makes {list(h.shape)} of two examples, not features [2, D]")
         except Exception as error:  # whatever somebody's function raises
@@ -224,14 +237,16 @@ class Module(Family):
         return module
 
 
-def reads_tokens(module: nn.Module) -> bool:
-    """Return whether a module takes token ids, which it embeds."""
-    return any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in module.modules())
+def reads_tokens(family: Any, module: nn.Module) -> bool:
+    """Return whether a family's module takes token ids: as it says, or if it embeds something."""
+    embeds = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in module.modules())
+    told = getattr(family, "reads_tokens", None)
+    return embeds if told is None else told
 
 
-def some(module: nn.Module, shape: tuple[int, ...], count: int) -> Tensor:
-    """Return some examples as a module takes them: token ids if it embeds them, else images."""
-    if reads_tokens(module):
+def some(shape: tuple[int, ...], count: int, tokens: bool) -> Tensor:
+    """Return some examples as a module takes them: token ids, else images or numbers."""
+    if tokens:
         return torch.zeros(count, *shape, dtype=torch.int64)
     x = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0))
     return x.movedim(-1, 1) if len(shape) == 3 else x

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedlib.models.batch import Batch, Statistics
-from fedlib.models.families import SMALL, Family, Params, seeded, some
+from fedlib.models.families import SMALL, Family, Params, reads_tokens, seeded, some
 from fedlib.models.functional import BatchNorm, Interceptor, blamed, drawn_by, is_statistic
+from fedlib.values import shown
 
 Slot = tuple[str, dict[str, Any], str]
 # Lets a module be built although a program is being vmapped: a resumed run asks for a net there
@@ -66,6 +67,7 @@ class Net:
         self._others: dict[tuple[Any, tuple[int, ...], int], Net] = {}
         self.module = self.module_of(0).eval().to(device)
         self.width = self.module.head.in_features
+        self.reads_tokens = reads_tokens(spec, self.module.base)
         slots = _slots(self.module)
         self._base = [slot for slot in slots if slot[0].startswith("base.")]
         self._head = [slot for slot in slots if slot[0].startswith("head.")]
@@ -82,8 +84,13 @@ class Net:
     def module_of(self, seed: int) -> Classifier:
         """Return a module of its own with fresh parameters drawn from ``seed``."""
         with seeded(seed):
-            base, width = self._spec.base(self.shape)
-            return Classifier(base, width, self.classes)
+            match self._spec.base(self.shape):
+                case (nn.Module() as base, width) if hasattr(width, "__index__"):
+                    return Classifier(base, width, self.classes)
+                case made:
+                    wanted = "a pair: a module, and the width D of its features [B, D]"
+                    got = f"got {shown(made)}"
+                    raise ValueError(f"{self._spec}: base must return {wanted}, {got}")
 
     def filled(self, leaves: Params) -> Classifier | None:
         """Return a module of its own with copies of some leaves; None if they are not its own."""
@@ -172,9 +179,12 @@ class Net:
         for name, owner, key in _slots(twin):
             leaves[name] = leaves[name] + 0.01 * torch.rand(leaves[name].shape, generator=draw)
             owner[key].copy_(leaves[name])
-        x = some(base, self.shape, 3)
+        x = some(self.shape, 3, self.reads_tokens)
         with blamed(base):
             h = self.features(leaves, x)
+        if h.shape != (3, self.width):
+            wanted = f"not features [3, {self.width}]: flatten them, or return their width"
+            raise ValueError(f"{self._spec} makes {list(h.shape)} of three examples, {wanted}")
         with blamed(base):
             if not torch.allclose(h[:1], self.features(leaves, x[:1]), 1e-3, 1e-4, True):
                 raise ValueError("what it says of an example depends on who shares its batch")

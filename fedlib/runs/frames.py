@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedlib.metrics.intervals import Limits, interval
@@ -29,7 +29,7 @@ class Compared(NamedTuple):
     ahead_high: float
 
 
-def frame(results: Mapping[str, Sequence[Result]]) -> pd.DataFrame:
+def frame(results: Mapping[str, Iterable[Result]]) -> pd.DataFrame:
     """Return the metrics of runs below each other, with columns method and seed (needs pandas).
 
     Args:
@@ -54,7 +54,7 @@ def frame(results: Mapping[str, Sequence[Result]]) -> pd.DataFrame:
 
 
 def compare(
-    results: Mapping[str, Sequence[Result]],
+    results: Mapping[str, Iterable[Result]],
     metric: str = "test_accuracy",
     limits: Limits = (0.0, 1.0),
 ) -> list[Compared]:
@@ -88,7 +88,8 @@ def compare(
     return rows
 
 
-def _by_seed(method: str, runs: Sequence[Result], metric: str) -> dict[int, float]:
+def _by_seed(method: str, runs: Iterable[Result], metric: str) -> dict[int, float]:
+    runs = [*runs]
     ends = {result.experiment.seed: result.ended(metric) for result in runs}
     if len(ends) < len(runs) or not ends:
         raise ValueError(f"{method}: there must be one run for each seed, got {len(runs)} runs")

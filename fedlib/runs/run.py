@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fedlib.cores import all_cores
+from fedlib import paths
+from fedlib.algorithms import FedAvg
+from fedlib.algorithms.local import SecondStage
+from fedlib.cores import all_cores, interrupts_later
 from fedlib.engine import Report, State, TrainingDiverged, play_round
 from fedlib.engine.evaluate import encode, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.engine.protocol import eval_view, train_view
@@ -25,12 +28,14 @@ from fedlib.privacy import audit
 from fedlib.progress import Watcher, callback
 from fedlib.runs import provenance, store
 from fedlib.runs.atomic import Damaged, StoreError
-from fedlib.runs.spec import Experiment, Log, Result, on_host
+from fedlib.runs.spec import Experiment, Log, Result, key_in, on_host, spec_of
 from fedlib.runs.store import Checkpoint, RunDiverged, RunFolder
 from fedlib.tasks import pick_device
 
 CHECKPOINT_SECONDS = 60.0
 OF_THE_END = ("everywhere_accuracy", "kept_round")  # what only the last round of a run logs
+# Leaves that a frozen network, or a kind of FedMix, lacks, and that phases and rates name anyway.
+MAY_LACK = ("base.", "bias", "phi")
 Progress = bool | Watcher
 
 
@@ -39,8 +44,8 @@ class Moment(NamedTuple):
 
     ``round`` counts completed rounds, 0 is before the first. ``state`` holds all leaves; clients'
     own ones are updated in place, so copy what is to last. ``metrics`` are the means of all that
-    was logged of this round, by name. ``report`` is what the engine returned of it, None of round
-    0.
+    was logged of this round, by name: no "train_loss" of round 0, no "test_accuracy" where clients
+    are not scored. ``report`` is what the engine returned of it, None of round 0.
 
     >>> losses = [moment.metrics["train_loss"] for moment in simulate(tiny) if moment.round]
     >>> len(losses)
@@ -76,7 +81,7 @@ def run(
     chunk: int | None = None,
     progress: Progress = True,
     retry: bool = False,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Iterable[Callback] = (),
     debug: bool = False,
     again: bool = False,
 ) -> Result:
@@ -85,21 +90,21 @@ def run(
     It is stored under what it was made of: its spec, code and data of one's own. With another known
     set, or after another first stage, than are here it counts as not stored.
 
-    A run that was interrupted or killed continues from its last checkpoint (one a minute, or every
-    $FEDLIB_CHECKPOINT_SECONDS), and one of more rounds from the end of a shorter one that is
-    stored. Both end with the same bits, if on a CPU of the same kind with the same chunk. There a
-    run uses as many cores as torch has threads (``cores.all_cores``), with the same bits on any
-    number of them. Two processes asked for the same experiment train it once.
+    A run that was killed continues from its last checkpoint (one a minute, or every
+    $FEDLIB_CHECKPOINT_SECONDS), after Ctrl-C from the round that it let end (a second one does not
+    wait), one of more rounds from the end of a shorter one that is stored: with the same bits, if
+    on a CPU of the same kind with the same chunk. There a run uses as many cores as torch has
+    threads (``cores.all_cores``). Two processes asked for the same experiment train it once.
 
     Args:
         experiment: what to train.
         device: "auto", "cpu", "cuda" or "cuda:N"; "auto" is a GPU where there is one.
         chunk: how many clients share one program; None for a number that suits device and model.
         progress: whether a bar is shown; a function is called after every round with the rounds
-            completed, the rounds in all and the training loss, also those of a first stage.
+            completed, the rounds in all and the training loss (first with NaN), of stages, too.
         retry: whether a run that diverged before is trained again.
-        callbacks: called after every round that is trained with a ``Moment``. Where one returns
-            True the run stops: it is stored as unfinished and goes on when it is asked for again.
+        callbacks: called with a ``Moment`` after every round, first of round 0. One that returns
+            True stops the run: it is stored as unfinished and goes on when it is asked for again.
         debug: one client after another in this process, without vmap: an error in a loss has its
             plain traceback, and a debugger stops there.
         again: whether what is stored of it is forgotten first; its first stages are not.
@@ -139,7 +144,8 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
     >>> state.shared["head.bias"].shape
     torch.Size([10])
     """
-    made, asked, kept = experiment.pinned(), How(**how), None
+    asked = How(**how | {"callbacks": tuple(how.get("callbacks", ()))})
+    made, kept = experiment.pinned(), None
     here = RunFolder(made)
     stored = here.result() if here.complete and not asked.again else None
     with suppress(Damaged):
@@ -249,7 +255,29 @@ def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[Sta
         first = replace(state, local=beside[0].local) if beside else state
         of = experiment.before[0].algorithm
         first = of.assign_models(eval_view(of, fed), first)
-    return algorithm.init(train_view(algorithm, fed), experiment.seed, first)
+    state = algorithm.init(train_view(algorithm, fed), experiment.seed, first)
+    require_leaves(algorithm, state)
+    return state
+
+
+def require_leaves(algorithm: FedAvg, state: State) -> None:
+    """ValueError for a phase that trains, or a rate that is of, leaves that there are not.
+
+    A name that is mistyped would train nothing, or at another rate, without a word.
+    """
+    leaves, kind = [*state.shared, *state.local], type(algorithm).__name__
+    asked = [(f"{kind}.server.rates", prefix) for prefix, _ in algorithm.server.rates]
+    for phase in algorithm.phases():
+        asked += [(f"{kind}.phases", prefix) for prefix in phase.train]
+        asked += [(f"the rates of {kind}'s clients", n) for n, _ in phase.optimizer.rates]
+    for where, prefix in asked:
+        if prefix not in MAY_LACK and not any(name.startswith(prefix) for name in leaves):
+            there = f"no leaf begins with {prefix!r}; there are {', '.join(leaves)}"
+            raise ValueError(f"{where}: {there}")
+    for phase in () if isinstance(algorithm, SecondStage) else algorithm.phases():
+        if phase.side != "both" and not phase.moves(leaves, state.local):
+            local = ", ".join(state.local) or "none"
+            raise ValueError(f"{kind}: {phase} trains no leaf; local leaves are {local}")
 
 
 class Training:
@@ -278,7 +306,8 @@ class Training:
         resumed = kept is not None and kept.completed > 0 and self._fits(kept.state)
         kept = kept if resumed else _shorter(e, self.fed.source)
         first, saved = self._resume(kept) if kept else self._begin(), time.monotonic()
-        with callback(self.how.progress, type(e.algorithm).__name__, e.rounds, self.start) as tell:
+        bar = callback(self.how.progress, type(e.algorithm).__name__, e.rounds, self.start)
+        with bar as tell, interrupts_later(not self.how.debug) as interrupted:
             try:
                 every = rounds(e, self.fed, first, self.start, self.how.chunk)
                 for state, completed, report in every:
@@ -290,6 +319,10 @@ class Training:
                         tell(completed, e.rounds, loss)
                     if self._stops(report):
                         break
+                    if interrupted():
+                        if completed:
+                            self.save()
+                        raise KeyboardInterrupt
             except TrainingDiverged as error:
                 if resumed:
                     at = f" went on from round {self.start} of its checkpoint, and {error}"
@@ -299,7 +332,7 @@ class Training:
         self.save()
         made = provenance.of_run(self.fed, self.segments(), self.state, self.ending)
         if self.completed < e.rounds:
-            return Result(e, self.log.table(), made)
+            return Result(e, self.log.table(), made, e)
         self.folder.write_record(store.PROVENANCE, made)
         return None
 
@@ -464,7 +497,10 @@ def _shorter(experiment: Experiment, source: str) -> Checkpoint | None:
 
     None where there is none on the same data from which this one could go on with the same bits.
     """
-    for rounds in range(experiment.rounds - 1, 0, -1):
+    spec, stored = spec_of(experiment), {home.name for home in paths.runs().glob("*")}
+    fewer = range(experiment.rounds - 1, 0, -1)
+    # An experiment's own key asks for its code and data each time.
+    for rounds in (n for n in fewer if key_in({**spec, "rounds": n}) in stored):
         less = replace(experiment, rounds=rounds)
         if (there := RunFolder(less)).complete:
             with suppress(Damaged):

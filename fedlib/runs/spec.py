@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 from typing import Annotated, Any
@@ -184,7 +184,14 @@ class Result:
     """A finished run: its experiment, tidy metrics and provenance.
 
     ``metrics`` has the columns round, metric, client, expert, item and value (``SCHEMA``);
-    ``metrics.to_pandas()`` and ``polars.from_arrow(metrics)`` make frames of it.
+    ``metrics.to_pandas()`` and ``polars.from_arrow(metrics)`` make frames of it. ``pinned`` is the
+    experiment as it was found, which keeps its key whatever becomes of code and data later.
+
+    Every round logs train_loss, bytes_down, bytes_up and divergence; a round that is scored
+    validation_accuracy, validation_nll, test_accuracy and test_nll of every client on its own
+    examples, adapted_validation_accuracy and adapted_test_accuracy of the cohort just after it has
+    trained, and global_accuracy; the last also everywhere_accuracy. Algorithms add their own:
+    ``sorted(set(result.metrics["metric"].to_pylist()))`` is all that there is.
 
     >>> result = run(tiny)
     >>> sorted(result.curve("train_loss"))
@@ -196,14 +203,17 @@ class Result:
     experiment: Experiment
     metrics: pa.Table
     provenance: dict[str, Any]
+    pinned: Experiment | None = field(default=None, repr=False)
 
     def model(self, client: int | None = None, *, device: str = "cpu") -> nn.Module:
         """Return what was trained, as a plain module of torch in eval mode.
 
         It is the network itself where that is all a prediction is made of, and else a
         ``fedlib.engine.trained.Trained``, which holds what the algorithm's ``predict`` reads. Its
-        ``forward`` takes normalised examples ``[B, ...]`` and returns scores ``[B, classes]``,
-        whose softmax is p(y|x). ``state_dict`` and torch's exporters work as for any module.
+        ``forward`` takes examples ``[B, ...]``, images as ``[B, channels, height, width]``, and
+        returns scores ``[B, classes]``, whose softmax is p(y|x). Numbers are normalised as
+        ``task.fit(seed)`` of the experiment says, (x - mean) / std, pixels after division by 255;
+        ``predict`` does so by itself. ``state_dict`` and torch's exporters work as for any module.
 
         Args:
             client: whose model, by id; None for what all predict together for a new client, which
@@ -212,7 +222,7 @@ class Result:
 
         Raises:
             ValueError: for a client that there is not.
-            StoreError: where only the metrics of the run are stored.
+            StoreError: where only the metrics of the run are stored, or nothing any more.
         """
         from fedlib.runs.using import loaded
 
@@ -225,7 +235,7 @@ class Result:
     def curve(self, metric: str) -> dict[int, float]:
         """Return a metric by round, averaged over all else that it has: clients, experts, items.
 
-        It is nan where no value is a number.
+        It is nan where no value is a number, and without rounds for what was never logged.
         """
         rows = self.select(metric).group_by("round")
         means = rows.aggregate([("value", "mean")]).sort_by("round")
@@ -236,16 +246,19 @@ class Result:
         """Return a metric of the state that the run ended with, averaged as by `curve`.
 
         That is the last round's, or of a run that kept its best state that of the round it kept.
-        ValueError where it logged none of that state.
+        ValueError where it logged none of that state, as of one that a callback has stopped between
+        two rounds that are scored.
 
         >>> result = run(tiny)
         >>> result.ended("test_accuracy") == result.curve("test_accuracy")[2]
         True
         """
         curve, kept = self.curve(metric), self.curve("kept_round")
-        at = int(next(iter(kept.values()))) if kept else max(curve, default=-1)
+        last = pc.max(self.metrics["round"]).as_py()
+        at = int(next(iter(kept.values()))) if kept else last
         if at not in curve:
-            raise ValueError(f"{self.experiment} logged no {metric!r} of its last state")
+            what = f"logged no {metric!r} of its last state, after round {at}"
+            raise ValueError(f"{self.experiment} {what}")
         return curve[at]
 
 

@@ -143,7 +143,7 @@ class RunFolder:
                     metrics = exported_metrics(place, self.experiment.key)
                 else:
                     metrics = read_metrics(place, self.experiment.rounds)
-                return Result(self.experiment, metrics, made)
+                return Result(self.experiment, metrics, made, self.experiment.pinned())
             except Damaged as error:
                 if exported:
                     raise
@@ -376,6 +376,16 @@ def inventory(begins: str = "") -> list[Entry]:
     """Return every run folder and exported result without one, whose keys begin in a way.
 
     Numbers are not read: what is damaged in them is found by who does.
+
+    Args:
+        begins: how the keys begin; "" for all.
+
+    Returns:
+        an entry for each: key, path, state, spec, completed, note and experiment.
+
+    >>> result = run(tiny, progress=False)
+    >>> [(entry.state, entry.completed, entry.experiment == tiny) for entry in inventory(tiny.key)]
+    [('complete', 2, True)]
     """
     homes = sorted(path.parent for path in paths.runs().glob(f"[!.]*/{SPEC}"))
     entries = {home.name: _entry(home.name, home) for home in homes if home.name.startswith(begins)}

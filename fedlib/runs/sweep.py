@@ -3,11 +3,14 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +22,7 @@ from fedlib.runs import Experiment, Result, find, run, run_with_state
 from fedlib.runs.store import RunFolder
 
 Ended = tuple[Experiment, BaseException | None]
+GUARD = 'if __name__ == "__main__":'  # in a script, around what its workers are not to do again
 Worker = tuple[ProcessPoolExecutor, Connection]  # a process, and where it tells of its rounds
 _tell: Watcher  # ... in that process
 
@@ -56,10 +60,12 @@ class Workers:
         """End it; runs under way are stored up to their last checkpoint."""
 
 
-def sweep(experiments: Sequence[Experiment], *, device: str = "auto", **how: Any) -> list[Result]:
+def sweep(experiments: Iterable[Experiment], *, device: str = "auto", **how: Any) -> list[Result]:
     """Return the results of experiments in order; train those that are not stored, side by side.
 
     Thousands of results may be more than the memory holds: then train, and find them one by one.
+    With more than one worker a script does so below ``if __name__ == "__main__":``, as each of
+    these processes imports the script first.
 
     Args:
         experiments: what to train.
@@ -73,12 +79,13 @@ def sweep(experiments: Sequence[Experiment], *, device: str = "auto", **how: Any
     >>> [result.experiment.seed for result in sweep([tiny], progress=False)]
     [0]
     """
-    train_missing(experiments, device=device, **how)
-    return [run(e, device=device, progress=False) for e in experiments]
+    asked = [*experiments]  # a generator can be read once
+    train_missing(asked, device=device, **how)
+    return [run(e, device=device, progress=False) for e in asked]
 
 
 def train_missing(
-    experiments: Sequence[Experiment],
+    experiments: Iterable[Experiment],
     *,
     workers: int = 1,
     device: str = "auto",
@@ -208,8 +215,9 @@ class Processes(Workers):
         try:
             error = future.result()
         except BrokenProcessPool:
-            why = "its process ended, maybe for want of memory; see its last words above"
-            return experiment, WorkerDied(why)
+            why = "for want of memory" if _guarded() else f"as the script has no {GUARD} line"
+            words = f"its process ended, maybe {why}; see its last words above"
+            return experiment, WorkerDied(words)
         self._idle.append(worker)
         return experiment, error
 
@@ -220,6 +228,17 @@ class Processes(Workers):
                 process.terminate()
         for pool, _ in [*self._idle, *(worker for _, worker in self._busy.values())]:
             pool.shutdown()
+
+
+def _guarded() -> bool:
+    """Return whether this process may be imported by its workers without doing all again.
+
+    A worker imports the script that has started this process, before anything else.
+    """
+    with suppress(OSError, UnicodeError):
+        file = getattr(sys.modules["__main__"], "__file__", None)
+        return file is None or "__name__" in Path(file).read_text("utf-8")
+    return True
 
 
 def _begin(pipe: Connection, parent: int) -> None:

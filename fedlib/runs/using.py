@@ -7,13 +7,14 @@ import torch
 from torch import nn
 
 from fedlib import data as datasets
-from fedlib.data.arrays import checked
+from fedlib.data.arrays import checked, require_columns
 from fedlib.data.parquet import encode
 from fedlib.engine.costs import BLOCK
 from fedlib.engine.trained import module_of
 from fedlib.federation import Federation, Table
 from fedlib.metrics import Evaluation, evaluation
-from fedlib.runs.atomic import StoreError
+from fedlib.runs.atomic import Other, StoreError
+from fedlib.runs.exported import path_of
 from fedlib.runs.run import built, moved
 from fedlib.runs.spec import Result
 from fedlib.runs.store import RunFolder
@@ -29,7 +30,7 @@ def predict(
     Args:
         result: a run whose state is stored.
         features: like the examples of the task's data set: images uint8 ``[N, H, W, C]``, tokens
-            ``[N, T]`` or numbers ``[N, ...]``.
+            ``[N, T]`` or numbers ``[N, ...]``; a table has its columns in the same order.
         client: whose model, by id; None for what all predict together for a new client.
         device: as for ``run``.
 
@@ -38,7 +39,7 @@ def predict(
 
     Raises:
         ValueError: for examples of another kind or shape, and for a client that there is not.
-        StoreError: where only the metrics of the run are stored.
+        StoreError: where only the metrics of the run are stored, or nothing any more.
 
     >>> result = run(tiny)
     >>> digits = data.load("digits")
@@ -46,12 +47,15 @@ def predict(
     (3,)
     """
     e, (fed, model) = result.experiment, loaded(result, client, device)
-    given = checked("features", (features, np.zeros(len(features), dtype=int))).features
+    known, like = datasets.load(e.task.dataset), fed.test.x
+    require_columns(features, known.feature_names, "features")
+    tokens = {torch.float32: False, torch.int32: True}.get(like.dtype)
+    given = checked("features", (features, np.zeros(len(features), dtype=int)), tokens).features
     if given.dtype == object:
-        given = encode(given, fed.net.shape[0], datasets.load(e.task.dataset).vocabulary)
+        given = encode(given, fed.net.shape[0], known.vocabulary)
     if given.dtype == np.int32 and fed.ranks is not None:
         given = fed.ranks[given]
-    x, like = torch.from_numpy(given), fed.test.x
+    x = torch.from_numpy(given)
     if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
         wanted = f"{like.dtype} [N, {', '.join(map(str, like.shape[1:]))}]"
         raise ValueError(f"examples must be {wanted} as those known, got {x.dtype} {[*x.shape]}")
@@ -70,7 +74,8 @@ def evaluate(
 
     Args:
         result: a run whose state is stored.
-        data: a pair of features, as for ``predict``, and labels, integers ``[N]``; or a ``Split``.
+        data: a pair of features, as for ``predict``, and labels, integers or truth values ``[N]``;
+            or a ``Split``.
         client: whose model, by id; None for what all predict together for a new client.
         device: as for ``run``.
 
@@ -79,7 +84,7 @@ def evaluate(
 
     Raises:
         ValueError: for other examples, for labels that are no class, and for a wrong client.
-        StoreError: where only the metrics of the run are stored.
+        StoreError: where only the metrics of the run are stored, or nothing any more.
 
     >>> found = evaluate(run(tiny), data.load("digits").test, client=2)
     >>> bool(found.confusion.trace() / found.confusion.sum() == found.accuracy)
@@ -87,6 +92,7 @@ def evaluate(
     """
     features, labels = data if isinstance(data, tuple | list) else (data.features, data.labels)
     p, labels = predict(result, features, client, device=device), np.asarray(labels)
+    labels = labels.astype(np.int64) if labels.dtype == bool else labels
     if labels.shape != (len(features),) or labels.dtype.kind not in "iu" or not len(labels):
         got = f"got {labels.dtype} {labels.shape}"
         raise ValueError(f"labels must be integers [{len(features)}], {got}")
@@ -98,8 +104,15 @@ def evaluate(
 
 def loaded(result: Result, client: int | None, device: str) -> tuple[Federation, nn.Module]:
     """Return a run's federation on a device, and a model of it; see ``Result.model``."""
-    e = result.experiment
-    kept = RunFolder(e).restore()
+    e = result.pinned or result.experiment
+    here = RunFolder(e)
+    try:
+        kept = here.restore()
+    except Other as error:
+        raise StoreError(f"run {e.key} has no model here: {error}") from error
+    if kept is None and not here.path.exists() and path_of(e) is None:
+        now = "code, data or FEDLIB_RUNS are others than when it was trained, or it was forgotten"
+        raise StoreError(f"nothing is stored under {e.key} in {here.path.parent}: {now}")
     if kept is None:
         again = "train it again with run_with_state(experiment)"
         raise StoreError(f"of run {e.key} only metrics are stored: {again}")

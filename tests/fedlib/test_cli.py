@@ -8,6 +8,7 @@ import pytest
 from cases import refused
 from small import AVG, BAD, MIX, TASK, play, running
 
+from fedlib import Experiment, FedAvg, adam
 from fedlib import data as datasets
 from fedlib.cli import main
 from fedlib.runs import export, find, store
@@ -44,6 +45,14 @@ def test_run_trains_what_it_is_given(ask, write, how):
     assert code == 0 and find(AVG) is not None
     assert f"key {AVG.key}" in said and "test accuracy" in said
     assert ask("run", given, "--plan")[1].startswith(f"{AVG.key}  stored ")
+
+
+def test_the_accuracy_that_is_told_is_that_of_the_state_that_was_kept(ask):
+    kept = Experiment(TASK, FedAvg(batch_size=5, client=adam(0.05)), 8, 4, 0, 2, keep="best")
+    result = play(kept)
+    end, last = result.ended("test_accuracy"), result.curve("test_accuracy")[8]
+    assert f"{end:.4f}" != f"{last:.4f}", "the last round would prove nothing"
+    assert ask("run", repr(kept), *HERE)[1].split()[-1] == f"{end:.4f}"
 
 
 @refused("fedlib")

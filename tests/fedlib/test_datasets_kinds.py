@@ -316,6 +316,13 @@ def test_columns_of_a_table_are_numbers_and_an_option_says_tokens():
         assert (numbers.train.features == table.to_numpy()).all()
     tokens = datasets.add("mine", (table, ages % 2), tokens=True)
     assert tokens.train.features.dtype == np.int32 and not tokens.fit
+    words = pd.Series(["a b", "c"] * 30)  # a column, which has kinds, too
+    assert datasets.add("mine", (words, ages % 2)).vocabulary[2:]
+    mixed = table.assign(smoker=ages % 3 == 0, weight=ages / 3)  # an array of objects
+    for some in (mixed, mixed.convert_dtypes()):
+        kept = datasets.add("mine", (some, ages % 2))
+        assert np.array_equal(kept.train.features, mixed.astype(np.float32).to_numpy())
+        assert kept.feature_names == ("age", "pulse", "smoker", "weight")
 
 
 def patients(folder, wards, rows=40):

@@ -10,11 +10,21 @@ import pyarrow as pa
 import pytest
 import torch
 from playing import equal
-from small import AVG, MIX, TASK, Rounds, bits, play, undisturbed
+from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 
 from fedlib import IFCA, MLP, FedAvg, FedMix, Local, LocalHoldout, QuantitySkew, Task, adam, paths
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
-from fedlib.runs import Experiment, export, exported, find, run, run_with_state, simulate, store
+from fedlib.runs import (
+    Experiment,
+    compare,
+    export,
+    exported,
+    find,
+    run,
+    run_with_state,
+    simulate,
+    store,
+)
 from fedlib.runs.run import best_of
 from fedlib.runs.spec import Log
 from fedlib.values import from_dict
@@ -217,6 +227,17 @@ def test_more_rounds_of_a_finished_run_continue_it(rounds, tmp_path, experiment,
     assert bits(experiment) == undisturbed(experiment, tmp_path)
 
 
+def test_only_runs_that_are_stored_are_looked_at_for_a_shorter_one(monkeypatch):
+    """Every smaller number of rounds was: 22 seconds of a run of 50,000 rounds."""
+    looked, folder = [], running.RunFolder
+    play(replace(MIX, rounds=2))
+    play(replace(MIX, rounds=2, seed=9))
+    monkeypatch.setattr(running, "RunFolder", lambda e: looked.append(e) or folder(e))
+    data = find(replace(MIX, rounds=2)).provenance["data"]
+    assert running._shorter(replace(MIX, rounds=3000), data).completed == 2
+    assert looked == [replace(MIX, rounds=2)]
+
+
 def test_a_best_state_that_a_longer_run_does_not_score_is_of_no_use(rounds):
     """Round 3 is scored because it is the last, and is the best so far."""
     improving = Experiment(TASK, FedAvg(batch_size=5), 5, 4, evaluate_every=2, keep="best")
@@ -239,6 +260,12 @@ def test_callbacks_see_every_round_and_may_stop_a_run(rounds):
     assert max(stopped.curve("train_loss")) == 3 and rounds.played == 3
     whole = run(MIX, device="cpu", progress=False, callbacks=[lambda m: seen.append((m.round, 0))])
     assert [at for at, _ in seen] == [0, 1, 2, 3, 4, 5] and rounds.played == 5
+    # It ended after round 3, which is not scored: what is logged of round 0 is another state's.
+    assert stopped.ended("train_loss") == stopped.curve("train_loss")[3]
+    assert whole.ended("test_accuracy") == whole.curve("test_accuracy")[MIX.rounds]
+    for ask in (stopped.ended, lambda metric: compare({"stopped": [stopped]}, metric)):
+        with pytest.raises(ValueError, match="no 'test_accuracy' of its last state, after round 3"):
+            ask("test_accuracy")
     curve = whole.curve("train_loss")
     assert [loss for _, loss in seen[1:4]] == pytest.approx([curve[t] for t in (1, 2, 3)])
 

@@ -4,18 +4,21 @@ import ast
 import dataclasses
 import doctest
 import inspect
+import itertools
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import alone
-from small import AVG
+from small import AVG, MIX, interrupted, play
 
 import fedlib
 import fedlib.algorithms
-from fedlib import paths, simulate
+from fedlib import paths, run, simulate
+from fedlib.runs import store
 from fedlib.values import from_code, from_dict, to_dict
 
 HOME = paths.ROOT / "fedlib"
@@ -77,6 +80,31 @@ def test_what_is_offered_is_explained(name, places):
     assert any(test.examples for test in examples)
     for test in examples:
         assert not doctest.DocTestRunner().run(test).failed
+
+
+def test_the_example_of_a_callback_runs():
+    """It asked for the training loss of round 0, of which there is none."""
+    (test,) = doctest.DocTestFinder(recurse=False).find(fedlib.callbacks, globs={**OFFERED, **MORE})
+    assert test.examples and not doctest.DocTestRunner().run(test).failed
+
+
+def test_a_table_of_a_run_that_goes_on_has_its_head_and_every_round_once(tmp_path):
+    """Of one that goes on from a shorter one, from a checkpoint, or where it was stopped."""
+    tables = []
+    for i, before in enumerate((0, 1, 3)):
+        write, path = fedlib.CSV, tmp_path / f"{i}.csv"
+        if before:  # a round later than where the run below goes on
+            for moment in itertools.islice(simulate(MIX), before + 2):
+                write(path)(moment)
+            interrupted(MIX, before)
+        run(MIX, progress=False, callbacks=[write(path)], again=not before)
+        store.forget(MIX.key)
+        tables.append(path.read_text().splitlines())
+    assert tables[0] == tables[1] == tables[2] and tables[0].count("round,metric,value") == 1
+    play(replace(MIX, rounds=2))
+    run(MIX, progress=False, callbacks=[fedlib.CSV(tmp_path / "new.csv")])
+    head, *rows = (tmp_path / "new.csv").read_text().splitlines()
+    assert head == "round,metric,value" and rows == [r for r in tables[0] if r[0] in "345"]
 
 
 def test_a_callback_writes_what_a_simulation_says(tmp_path):

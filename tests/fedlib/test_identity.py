@@ -113,6 +113,33 @@ def test_a_worker_that_would_run_other_code_is_refused(imported, monkeypatch):
     assert play(pickle.loads(sent)).provenance["data"]
 
 
+def test_a_result_has_its_model_whatever_becomes_of_code_and_data(imported, places, rounds):
+    """A global that a loss counts in, or other arrays under the name, gave the run another key."""
+    module = imported()
+    result, found = play(of(module)), find(of(module))
+    module.RATE = 2.0
+    assert of(module).key != result.pinned.key and result.experiment == of(module)
+    assert all(type(r.model()).__name__ == "Classifier" for r in (result, found))
+    stopped = run(replace(of(module), rounds=9), progress=False, callbacks=[lambda m: m.round == 1])
+    module.RATE = 3.0
+    assert stopped.model() is not None
+    on_own = play(own(False))
+    own(True)
+    with pytest.raises(StoreError, match=r"is of users_own .*, and here is"):
+        on_own.model()
+
+
+def test_a_relative_store_stays_where_it_was_read_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDLIB_RUNS", "store")
+    result = play(AVG)
+    monkeypatch.chdir("/")
+    assert result.model() is not None and paths.runs() == tmp_path / "store"
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "other"))
+    with pytest.raises(StoreError, match=rf"nothing is stored under {AVG.key} in .*other: code"):
+        result.model()
+
+
 # Data
 
 

@@ -3,6 +3,7 @@
 import contextlib
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from cases import refused
@@ -12,9 +13,9 @@ from test_models import DROPS, SMALL, TEXTS
 from torch import nn
 from torch.nn import functional as F
 
-from fedlib import FedAvg, FedBN, adam, sgd
+from fedlib import IID, FedAvg, FedBN, LocalHoldout, MatchedHoldout, Task, adam, data, sgd, value
 from fedlib.engine import evaluate, play_round
-from fedlib.models import Batch, Module, Net, ResNet, Statistics, add_prefix, select_prefix
+from fedlib.models import Batch, Family, Module, Net, ResNet, Statistics, add_prefix, select_prefix
 from fedlib.models.families import GateNet
 from fedlib.models.functional import Interceptor, is_statistic
 from fedlib.values import from_code, from_dict
@@ -327,6 +328,76 @@ ODD = {
 def untracked(momentum=None, track=True):
     norm = nn.BatchNorm1d(64, momentum=momentum, track_running_stats=track)
     return nn.Sequential(nn.Flatten(), norm)
+
+
+class Own:
+    """A family whose base is what a function returns."""
+
+    def __init__(self, made):
+        self.made = made
+
+    def __repr__(self):
+        return "Own"
+
+    def base(self, shape):
+        return self.made()
+
+
+class Placed(nn.Module):
+    """Rows of an image as words, with an embedding of their places."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.places = nn.Linear(16, 6), nn.Embedding(16, 6)
+
+    def forward(self, x):
+        return (self.rows(x[:, 0]) + self.places(torch.arange(16))).relu().mean(1)
+
+
+class Looked(nn.Module):
+    """Words looked up in a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Parameter(torch.randn(20, 6))
+
+    def forward(self, ids):
+        return self.words[ids].mean(1)
+
+
+@value
+class OfPlaces(Family):
+    reads_tokens = False
+
+    def base(self, shape):
+        return Placed(), 6
+
+
+@value
+class OfWords(Family):
+    reads_tokens = True
+
+    def base(self, shape):
+        return Looked(), 6
+
+
+@value
+class Silent(Family):
+    of: Family = OfPlaces()
+
+    def base(self, shape):
+        return self.of.base(shape)
+
+
+def test_a_family_says_itself_whether_it_reads_tokens(places):
+    """An embedding of places made a transformer of images one of texts, which was refused."""
+    data.add("words", (np.arange(600).reshape(60, 10) % 20, np.arange(60) % 2))
+    images = Task("digits", IID(4, 20), OfPlaces(), MatchedHoldout(200, 5, 10))
+    for task in (images, Task("words", IID(4), OfWords(), LocalHoldout())):
+        fed = task.build(0)
+        assert play(FedAvg(**FAST), fed, rounds=1)[1].losses.isfinite().all()
+        with pytest.raises(ValueError, match=f"may say so: reads_tokens = {fed.net.reads_tokens}"):
+            replace(task, model=Silent(task.model)).build(0)
 
 
 @refused("modules")

@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import resource
+import signal
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +16,7 @@ from small import ALONE, AVG, MIX, TASK, bits, interrupted, play, running, undis
 
 from benchmarks.robustness import child
 from fedlib import paths
+from fedlib.cli import main
 from fedlib.engine import select
 from fedlib.runs import DamagedWarning, RunDiverged, find, run, run_with_state, store
 from fedlib.runs.atomic import load_tensors, save_tensors
@@ -38,6 +40,31 @@ def test_kills_between_touches_of_files_change_no_bit(at_once, tmp_path):
             deaths += child.call(child.dying_at(n, lambda: play(MIX))).killed
     play(MIX)
     assert deaths >= 3 and bits(MIX) == expected and not list(store.folder(MIX).glob(".*"))
+
+
+def test_a_run_that_is_interrupted_loses_no_round(monkeypatch, tmp_path, capsys):
+    """Ctrl-C lost all since the last checkpoint, and a young run began again."""
+    expected, playing = undisturbed(MIX, tmp_path), running.play_round
+
+    def pressed(*args, **how):
+        for _ in range(presses if how["round"] == 1 else 0):
+            os.kill(os.getpid(), signal.SIGINT)
+        return playing(*args, **how)
+
+    monkeypatch.setattr(running, "play_round", pressed)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for presses, stored in ((2, None), (1, 2)):  # noqa: B007
+            with pytest.raises(KeyboardInterrupt):
+                play(MIX)
+            kept = store.RunFolder(MIX).restore()
+            assert (kept and kept.completed) == stored
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            assert main(["show", MIX.key]) == 0 and "unfinished" in capsys.readouterr().out
+    finally:
+        signal.signal(signal.SIGINT, before)
+    play(MIX)
+    assert bits(MIX) == expected
 
 
 # Damaged files

@@ -20,7 +20,7 @@ from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 
 from fedlib import FedAvg, Local, paths, value
 from fedlib.progress import Tally
-from fedlib.runs import RunDiverged, cluster, export, find, store
+from fedlib.runs import RunDiverged, cluster, compare, export, find, run_with_state, store
 from fedlib.runs.cluster import UnfitNode
 from fedlib.runs.sweep import SweepFailed, sweep
 
@@ -99,12 +99,34 @@ def test_idle_workers_give_back_what_they_hold(tmp_path):
     assert done.returncode == 0 and "leaked" not in done.stderr, done.stderr
 
 
+def test_a_script_that_its_workers_would_do_again_is_told_so(tmp_path):
+    """Every run ended "for want of memory"."""
+    text = "from fedlib import *\nfrom small import AVG, MIX\n"
+    (tmp_path / "script.py").write_text(text + "sweep([AVG, MIX], workers=2, progress=False)")
+    here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    how = {"env": os.environ | {"PYTHONPATH": here}, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], **how)
+    words = 'WorkerDied: its process ended, maybe as the script has no if __name__ == "__main__":'
+    assert done.returncode and words in done.stderr, done.stderr
+
+
 def test_a_run_asked_for_twice_is_trained_once(playing):
     played = []
     playing(lambda *told: played.append(told))
     results = go([AVG, dataclasses.replace(AVG), AVG])
     assert len(results) == 3 and played == [("FedAvg", 0), ("FedAvg", 1)]
     assert all(r.provenance == results[0].provenance for r in results)
+
+
+def test_a_generator_is_as_good_as_a_list():
+    """It was read once, to train: the results of none of them came back."""
+    seeds = [dataclasses.replace(AVG, seed=s) for s in range(2)]
+    assert [r.experiment for r in go(e for e in seeds)] == seeds
+    runs = {"mine": [find(e) for e in seeds]}
+    assert str(compare({"mine": iter(runs["mine"])})) == str(compare(runs))
+    told = []
+    run_with_state(MIX, progress=False, callbacks=iter([lambda m: told.append(m.round)]))
+    assert told == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_run_that_somebody_else_trains_comes_last(playing):

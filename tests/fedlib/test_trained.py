@@ -4,6 +4,7 @@ import copy
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from cases import GOLDEN, refused
@@ -13,12 +14,12 @@ from small import AVG, MIX, TASK
 from small import play as trained
 from test_modules import foreign
 
-from fedlib import StoreError, data
+from fedlib import IID, MLP, LocalHoldout, StoreError, Task, data
 from fedlib import algorithms as alg
 from fedlib.engine.trained import Trained, module_of
 from fedlib.federation import Federation
 from fedlib.metrics import evaluation
-from fedlib.runs import evaluate, export, predict, run_with_state
+from fedlib.runs import evaluate, export, predict, run, run_with_state
 
 
 def p_of(fed, algorithm, state, client, x):
@@ -100,6 +101,28 @@ def test_a_result_predicts_new_arrays_with_the_stored_normalisation():
     assert evaluate(result, (digits.features, digits.labels)).confusion.sum() == len(digits.labels)
     assert predict(result, digits.features[:0]).shape == (0, 10)
     assert isinstance(result.model(3), Trained) and not isinstance(trained(AVG).model(), Trained)
+
+
+def test_what_was_added_can_be_asked_about_in_the_same_form(places):
+    """Whole numbers that are no tokens, truth values as labels, and columns in their order."""
+    table = pd.DataFrame(np.arange(240).reshape(60, 4) * 7 % 50 - 9, columns=[*"abcd"])
+    yes = (table["a"] > 12).to_numpy()
+    found = []
+    for name, given, how in (
+        ("numbers", table.to_numpy(), {"tokens": False}),
+        ("named", table, {}),
+    ):
+        data.add(name, (given, yes), **how)
+        task = Task(name, IID(3), MLP((4,)), LocalHoldout())
+        result = run(replace(AVG, task=task), progress=False)
+        found.append(evaluate(result, (given, yes)))
+        assert (
+            found[-1].accuracy == evaluate(result, (table.astype(float), yes.astype(int))).accuracy
+        )
+    assert found[0].accuracy == found[1].accuracy
+    with pytest.raises(ValueError, match="column 0 is 'b', where the training data have 'a'"):
+        predict(result, table[[*"bacd"]])
+    assert predict(result, table.to_numpy()[:3]).shape == (3, 2), "an array has no names"
 
 
 @refused("predict")

@@ -8,12 +8,24 @@ import pytest
 import torch
 from cases import GOLDEN, refused
 from conftest import LENET, make_federation
-from playing import IMAGE, SIZES, Linear, arrays, close, equal, one_step, play, texts
+from playing import IMAGE, SIZES, Linear, arrays, begun, close, equal, every, one_step, play, texts
+from small import AVG
 
-from fedlib import Augmentation, Cosine, FedAvg, Optimizer, Schedule, Step, sgd, value
+from fedlib import (
+    Augmentation,
+    Cosine,
+    FedAvg,
+    Optimizer,
+    Schedule,
+    Step,
+    sgd,
+    simulate,
+    value,
+)
 from fedlib.engine import Selection, broadcast_to, draw, play_round, select
 from fedlib.engine.selection import cohort_size
 from fedlib.engine.train import batches
+from fedlib.runs.run import require_leaves
 
 
 @value
@@ -75,6 +87,36 @@ def test_the_servers_step_is_clipped_too():
 def test_what_cannot_be_told_is_refused(code, message):
     with pytest.raises(ValueError, match=message):
         eval(code)
+
+
+@value
+class Typed(FedAvg):
+    """FedAvg whose phase says by itself which leaves it trains."""
+
+    train: tuple[str, ...] = ("",)
+    side: str = "both"
+
+    def phases(self):
+        return (self.phase(train=self.train, side=self.side),)
+
+
+@refused("leaves")
+def test_a_phase_or_a_rate_of_no_leaf_is_refused(code, message):
+    """A run trained nothing, or at another rate, without a word."""
+    with pytest.raises(ValueError, match=message):
+        next(simulate(replace(AVG, algorithm=eval(code))))
+
+
+BARE = ("APFL", "FedAvg", "FedBABU", "FedMix", "FedProx", "FedRep", "MOON")
+
+
+@every
+def test_what_the_library_trains_is_there(algorithm):
+    """Also below the head of a network that has nothing there, for those that need nothing."""
+    bare = make_federation(SIZES, model=Linear())
+    models = make_federation(SIZES), *([bare] if type(algorithm).__name__ in BARE else [])
+    for fed in models:
+        require_leaves(algorithm, begun(algorithm, fed))
 
 
 class Projected(FedAvg):

@@ -5,7 +5,7 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
@@ -262,6 +262,24 @@ def test_what_a_field_may_be_stands_beside_its_type():
                         (Narrow, {"share": 1.5}), (Narrow, {"pool": "mean"})):  # fmt: skip
         with pytest.raises(ValueError, match=next(iter(wrong))):
             kind(**wrong)
+
+
+UNFIT = [
+    (list[int], r"list: a field may be .* a value; write tuple\[int, \.\.\.\]"),
+    (dict[str, float], r"dict: .* write tuple\[tuple\[str, float\], \.\.\.\]"),
+    (Literal["a", "b"], r"Literal: .*; write Annotated\[str, \('a', 'b'\)\]"),
+    (tuple[Path, ...] | None, "Path: .*; write str"),
+    (tuple, r"tuple: .*; write tuple\[int, \.\.\.\]"),
+    (np.ndarray, "ndarray: .* a value$"),
+]
+
+
+@pytest.mark.parametrize(("kind", "message"), UNFIT)
+def test_a_field_that_no_value_can_have_is_refused_when_its_class_is_made(notebook, kind, message):
+    """`layers: list[int]` said later that [1, 2] must be list."""
+    body = {"__annotations__": {"layers": kind}, "layers": None, "__module__": __name__}
+    with pytest.raises(TypeError, match=rf"Unfit\.layers is {message}"):
+        values.value(type("Unfit", (FedAvg,), body))
 
 
 simple = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
