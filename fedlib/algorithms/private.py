@@ -74,6 +74,8 @@ class Private(Summed):
 
     With noise at the server whoever sees w learns little of a client, and the server is trusted;
     with noise at the client nobody is. What it costs in epsilon: ``privacy.epsilon``.
+    What ``of`` asks clients for besides (``shares_asked``) no noise protects: with
+    ``marginal_entropy`` the server of FedMix knows every client's label counts, with 0 none.
 
     Reference: McMahan et al., Learning differentially private recurrent language models, ICLR 2018
     (algorithm 1 with flat clipping and the fixed-denominator estimator); at the client Geyer et
@@ -137,6 +139,8 @@ class SecureSum(Summed):
     others. The masks, which leave no trace in the sum, are drawn in ``masked`` only; no key is
     agreed on, nobody drops out, and on a real wire (``fedlib.flower``) this is an error.
     ``most`` bounds the examples of a client; ValueError for more, and for sums beyond 2^31.
+    What ``of`` asks clients for besides (``shares_asked``) no mask hides: with ``marginal_entropy``
+    the server of FedMix knows every client's label counts, with 0 none.
 
     Reference: Bonawitz et al., Practical secure aggregation for privacy-preserving machine
     learning, CCS 2017.

@@ -12,6 +12,8 @@ def epsilon(
     the sum by 2 C at most, so that noise z C is worth z / 2. With noise at the server whoever
     sees all models is held off, and a cohort drawn without replacement helps; with noise at
     the client the server is, who knows the cohort: then a client counts that is in every round.
+    Only what carries noise is counted: what ``of`` asks for besides (``shares_asked``) is known,
+    to the server, of every client: for FedMix's ``marginal_entropy`` its exact label counts.
 
     Args:
         algorithm: whose ``noise`` z is counted.
