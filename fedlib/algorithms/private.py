@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import Bytes, FedAvg
+from fedlib.algorithms.local import LocalTraining
 from fedlib.engine import Algorithm, Cohort, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Params, is_statistic
@@ -41,7 +42,8 @@ class Summed(FedAvg):
 
     def check(self) -> None:
         kind, of = type(self).__name__, type(self.of)
-        if of.aggregate is not FedAvg.aggregate or not self.of.federates:
+        sums = of.aggregate is FedAvg.aggregate and self.of.federates
+        if not sums or isinstance(self.of, LocalTraining):  # Densities send whole auto-encoders
             raise ValueError(f"{kind} hands a server sums, and {of.__name__} needs more than these")
         for field in fields(FedAvg):
             if getattr(self, field.name) != field.default:
