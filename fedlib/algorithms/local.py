@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import mean
-from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, placed, rows_of
+from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, own_leaves, placed, rows_of
 from fedlib.algorithms.ifca import FIT, best_fit, pick
 from fedlib.engine import EarlyStop, Phase, Prediction, State, Update, uses_precomputed
 from fedlib.engine.protocol import LOG_DENSITY
@@ -230,7 +230,7 @@ class Densities(SecondStage):
             raise ValueError("Densities follow a federation: give its experiment as `after`")
         inputs, draw = math.prod(fed.net.shape), torch_seed(seed, "model", 0)
         fresh = add_prefix(auto_encoder(inputs, self.hidden, self.latent, draw), VAE)
-        return replace(first, local={**first.local, **rows_of(fresh, fed)})
+        return replace(first, local={**own_leaves(first, fed), **rows_of(fresh, fed)})
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return what ``of`` tells all clients, how to undo the normalisation, and fixed noise."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fedlib.algorithms.arithmetic import at_label, entropy, mean
-from fedlib.algorithms.fedavg import rows_of
+from fedlib.algorithms.fedavg import own_leaves, rows_of
 from fedlib.algorithms.ifca import CLUSTERS, count, log_probs, used
 from fedlib.algorithms.local import LocalTraining
 from fedlib.engine import Algorithm, EarlyStop, Phase, Prediction, State, tabulate, uses_precomputed
@@ -101,7 +101,7 @@ class Mixture(LocalTraining):
         fresh = fed.net.like(self.expert).init(torch_seed(seed, "model", 2))
         shapes = {n: t.shape for n, t in fresh.items()}
         if {n: t.shape[1:] for n, t in first.local.items()} == shapes:
-            return {n: t.clone() for n, t in add_prefix(first.local, OWN).items()}
+            return {n: t.clone() for n, t in add_prefix(own_leaves(first, fed), OWN).items()}
         like = {n: t.shape for n, t in first.shared.items()} == shapes
         return rows_of(add_prefix(first.shared if like else fresh, OWN), fed)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
-from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, placed, rows_of
+from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, left, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, SplitModel
@@ -88,7 +88,9 @@ class PMMoE(SecondStage):
         if lacking := [n for n, side in sides.items() if n not in side]:
             of, names = type(self.of).__name__, ", ".join(lacking)
             raise ValueError(f"PMMoE mixes {of}: give its experiment as `after` (it lacks {names})")
-        mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
+        own = {n: fed.clients if self.of.is_local(n) else None for n in needed}
+        found = {n: left(there, n, t, own[n]) for n, t in needed.items()}
+        mine = {n: t.clone() for n, t in found.items() if own[n]}
         shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
         pool = {POOL + n: t.clone() for n, t in select_prefix(mine, self.of.experts).items()}
         if not pool:
