@@ -1,6 +1,7 @@
 """Local models that are held together: by a proximal term, control variates, or a contrast."""
 
 from functools import reduce
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -133,6 +134,7 @@ class MOON(FedAvg):
 
     trains = ("base.", "head.")
     keeps = (PREVIOUS,)
+    copies: ClassVar[dict[str, str]] = {PREVIOUS: ""}
     mu: NonNegativeFloat = 1.0
     tau: PositiveFloat = 0.5
 

@@ -50,6 +50,9 @@ class FedAvg(Algorithm):
     keeps: ClassVar[tuple[str, ...]] = ()
     """How the names of the leaves begin that stay with their client."""
 
+    copies: ClassVar[dict[str, str]] = {}
+    """How the names of leaves begin that start as others do, and how the names of those begin."""
+
     epochs: int = 1
     batch_size: int | None = 64
     client: Optimizer = Optimizer()
@@ -81,17 +84,25 @@ class FedAvg(Algorithm):
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; every client starts from the same local leaves.
 
-        After a ``first`` stage the leaves that it has under the same name start from its values;
-        ValueError if it has none of them, has one in another shape or of other clients, or if only
-        clients have what all share here.
+        After a ``first`` stage the leaves that it has under the same name start from its values,
+        and copies that it lacks from those of what they are copies of. ValueError if it has none,
+        has one in another shape or of other clients, or if only clients have what all share here.
         """
         leaves = self.leaves(fed, seed)
         if first and not leaves.keys() & (first.shared.keys() | first.local.keys()):
             raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
         first, stays = first or State({}, {}), self.stays(leaves)
-        shared = {n: left(first, n, t) for n, t in leaves.items() if n not in stays}
-        local = {n: left(first, n, t, fed.clients) for n, t in leaves.items() if n in stays}
+        of = {n: self._source(n, first) for n in leaves}
+        shared = {n: left(first, of[n], t) for n, t in leaves.items() if n not in stays}
+        local = {n: left(first, of[n], t, fed.clients) for n, t in leaves.items() if n in stays}
         return State(shared, {n: t.clone() for n, t in local.items()})
+
+    def _source(self, name: str, first: State) -> str:
+        """Return by which name a first stage has what a leaf starts as."""
+        for prefix, of in self.copies.items():
+            if name.startswith(prefix) and name not in first.shared and name not in first.local:
+                return of + name.removeprefix(prefix)
+        return name
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the received shared leaves and the client's own, ``[clients, ...]``."""

@@ -252,6 +252,7 @@ class FedSynMoE(FedAvg):
 
     reads_examples = True
     keeps = (OWN, GATE)
+    copies: ClassVar[dict[str, str]] = {OWN: ""}
     gate: GateNet = GateNet()
 
     def leaves(self, fed: Federation, seed: int) -> Params:
