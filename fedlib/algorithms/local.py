@@ -9,7 +9,7 @@ from torch import Tensor
 from fedlib.algorithms.arithmetic import mean
 from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, own_leaves, placed, rows_of
 from fedlib.algorithms.ifca import FIT, best_fit, pick
-from fedlib.engine import EarlyStop, Phase, Prediction, State, Update, uses_precomputed
+from fedlib.engine import Algorithm, EarlyStop, Phase, Prediction, State, Update, uses_precomputed
 from fedlib.engine.protocol import LOG_DENSITY
 from fedlib.engine.train import Cohort
 from fedlib.federation import Federation, Precomputed
@@ -118,6 +118,8 @@ class Newcomers(SecondStage):
 
     FedAvg has none, and new clients use the global model as it is. ``stop`` watches their
     validation examples. A second stage: ``Experiment.after`` is the federation that trained.
+    ValueError for an ``of`` that does more at its clients than to minimise one loss over what it
+    keeps local: FedEM's E-step, IFCA's choice, Ditto's two models.
 
     Reference: Reisser et al., Federated mixture of experts (000).
     """
@@ -126,10 +128,26 @@ class Newcomers(SecondStage):
     communication_bytes = FedAvg.communication_bytes  # what is shared comes down, nothing goes up
     stop: EarlyStop | None = None
 
+    def check(self) -> None:
+        FedAvg.check(self)
+        of = self.of
+        while isinstance(inner := getattr(of, "of", None), FedAvg) and of.federates:
+            of = inner  # behind noise or masks
+        kind, phases = type(of), of.phases()
+        one = of.client, "loss", 1, ""
+        usual = all((p.optimizer, p.loss, p.repeat, p.after) == one for p in phases)
+        trained = all(any(n.startswith(p.train) for p in phases) for n in of.keeps)
+        if not (of.federates and usual and trained and kind.decide is Algorithm.decide):
+            what = "by minimising one loss over it"
+            raise ValueError(f"Newcomers fit what is personal {what}: {kind.__name__} needs more")
+        if of.plain and self.client != of.client:
+            raise ValueError(f"{kind.__name__} counts on its clients' rate: client={of.client}")
+
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the shared leaves of the first stage, and local ones for each new client."""
         if first is None or not first.shared:
-            raise ValueError("Newcomers join a federation: give its experiment as `after`")
+            what = "a federation that shares a model"
+            raise ValueError(f"Newcomers join {what}: give its experiment as `after`")
         return State(first.shared, self.of.init(fed, seed).local)
 
     def phases(self) -> tuple[Phase, ...]:
