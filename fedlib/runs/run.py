@@ -366,7 +366,8 @@ class Training:
                 for metric, sent in (("bytes_down", report.download), ("bytes_up", report.upload)):
                     self.log.clients(completed, f"client_{metric}", cohort, sent.cpu().numpy())
             if e.audit and scored:
-                for metric, shares in audit(self.seen, algorithm, self.state, report).items():
+                heard = audit(self.seen, algorithm, self.state, report, completed - 1)
+                for metric, shares in heard.items():
                     self.log.clients(completed, metric, cohort, shares)
         assigned = algorithm.assign_models(eval_view(algorithm, fed), state) if scored else state
         # Scalars every round, arrays where clients are scored.
