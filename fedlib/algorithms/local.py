@@ -218,11 +218,12 @@ class Densities(SecondStage):
         p(z|x) = sum_s p_theta_s(z|x, s) p(s|x),     p(s|x) prop. to p(x|s) p(s)       (eq. 18)
         log p(x|s) = log mean_l p(x|u_l) p(u_l) / r(u_l|x)       over L = ``samples`` draws u_l
 
-    ``hidden`` and ``latent`` are the widths of the auto-encoders (r encodes, p decodes), ``of`` the
-    federation's algorithm. A second stage (``Experiment.after`` is the federation that trained), in
-    which only the auto-encoders move: all in one program, each until its bound on the client's
-    validation examples has not improved for ``stop.patience`` epochs. Participating clients predict
-    as with ``of``. Play one round with every client (cohort 1.0).
+    Examples are images in bytes. ``hidden`` and ``latent`` are the widths of the auto-encoders (r
+    encodes, p decodes), ``of`` the federation's algorithm. A second stage (``Experiment.after`` is
+    the federation that trained), in which only the auto-encoders move: all in one program, each
+    until its bound on the client's validation examples has not improved for ``stop.patience``
+    epochs. Participating clients predict as with ``of``. Play one round with every client (cohort
+    1.0).
 
     Reference: Reisser et al., Federated mixture of experts, App. F (000). Deviation: the estimate
     has noise that all clients and examples share; the default of new clients is p(s) (A17).
@@ -246,6 +247,8 @@ class Densities(SecondStage):
         """Return the first stage's leaves and one fresh auto-encoder for every client."""
         if first is None:
             raise ValueError("Densities follow a federation: give its experiment as `after`")
+        if fed.train.x.dtype != torch.uint8:
+            raise ValueError(f"Densities are of images in bytes, got {fed.train.x.dtype}")
         inputs, draw = math.prod(fed.net.shape), torch_seed(seed, "model", 0)
         fresh = add_prefix(auto_encoder(inputs, self.hidden, self.latent, draw), VAE)
         return replace(first, local={**own_leaves(first, fed), **rows_of(fresh, fed)})

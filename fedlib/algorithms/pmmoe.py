@@ -17,7 +17,7 @@ from fedlib.engine.costs import company
 from fedlib.engine.protocol import DROPOUT
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Net, Params, add_prefix, map_experts, select_prefix
-from fedlib.models.families import GateNet
+from fedlib.models.families import GateNet, reads_tokens
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition import whole_part
 from fedlib.randomness import torch_seed
@@ -300,8 +300,8 @@ class FedSynMoE(FedAvg):
 
 
 def below_base(net: Net) -> tuple[int, ...]:
-    """Return the shape of what a gate over bases sees: an image, or a text's features."""
-    return net.shape if len(net.shape) == 3 else (net.width,)
+    """Return the shape of what a gate over bases sees: an example, or a text's features."""
+    return (net.width,) if reads_tokens(net.module) else net.shape
 
 
 def fresh_gate(gate: GateNet, net: Net, experts: int, sees: tuple[int, ...], seed: int) -> Params:

@@ -7,6 +7,7 @@ import pkgutil
 from itertools import product
 
 import numpy as np
+import playing
 import pytest
 import torch
 from cases import GOLDEN, refused
@@ -57,7 +58,7 @@ def test_copies_start_as_what_they_are_copies_of(fed, name):
 def test_what_does_not_fit_together_is_an_error(code, message):
     """Each hyper-parameter alone is tried in test_values."""
     with pytest.raises((ValueError, TypeError), match=message):
-        eval(code, {**vars(fedlib.engine), **vars(alg), **globals()})
+        eval(code, {**vars(playing), **vars(fedlib.engine), **vars(alg), **globals()})
 
 
 @pytest.mark.parametrize("name", [m.name for m in pkgutil.iter_modules(fedlib.algorithms.__path__)])

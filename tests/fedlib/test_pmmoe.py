@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation
-from playing import SIZES, SPLIT, client, close, nine, one, play
+from playing import SIZES, SPLIT, client, close, nine, numbers, one, play, texts
 
 from fedlib import algorithms as alg
 from fedlib.algorithms.mixture import GATE
@@ -190,6 +190,17 @@ def test_a_gate_sees_raw_images_below_bases_and_features_elsewhere():
     assert not algorithm.precompute(fed.net, *client(fed, algorithm, state, 0), one(fed, 0)).replace
     *_, state = begun(alg.FedPer(batch_size=4))
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 7)
+
+
+@pytest.mark.parametrize(("made", "seen"), [(numbers, 6), (texts, 6), (make_federation, 64)])
+def test_a_gate_over_bases_sees_examples_unless_these_are_tokens(made, seen):
+    """Numbers too; of texts it sees the features, of which there are six."""
+    fed, of = made(SIZES), alg.LGFedAvg(batch_size=4)
+    joint, _ = play(alg.FedSynMoE(batch_size=4), fed, 1)
+    mixed, report = play(alg.PMMoE(of=of, epochs=1), fed, 1, first=play(of, fed, 1)[0])
+    for state in (joint, mixed):
+        assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, seen)
+    assert report.losses.isfinite().all() and (report.losses > 0).all()
 
 
 WAYS = "uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"
