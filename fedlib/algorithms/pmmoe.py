@@ -125,7 +125,10 @@ class PMMoE(SecondStage):
         outputs = normalize(self._outputs(net, params, ctx, code), dim=-1)
         own = one_hot(ctx[PLACE], outputs.shape[-2]).to(outputs.dtype)
         mine = (outputs * own.unsqueeze(-1)).sum(-2, keepdim=True)
-        return self.temperature * (outputs * mine / self.temperature).logsumexp(-1)
+        alike = outputs * mine
+        if self.temperature > 1:  # T log D is then large beside what tells experts apart
+            alike = alike.double()
+        return self.temperature * (alike / self.temperature).logsumexp(-1)
 
     def clean(self, energies: Tensor) -> Tensor:
         """Return 1 for experts that stay and 0 for those left out, floor(gamma M) of M.
@@ -136,7 +139,7 @@ class PMMoE(SecondStage):
         own = torch.eye(experts, device=energies.device).bool()
         ranks = torch.where(own, torch.inf, energies.nan_to_num(0.0)).argsort(-1).argsort(-1)
         gone = min(whole_part(self.denoise * experts), experts - 1)
-        return (ranks >= gone).to(energies.dtype)
+        return (ranks >= gone).float()
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what ``of`` tells its clients, and which expert is a client's own."""

@@ -109,6 +109,21 @@ def test_energies_against_a_plain_loop(of):
             assert float(energies[j, other]) == pytest.approx(np.mean(scores), rel=1e-4)
 
 
+def test_energies_at_a_high_temperature_are_mean_products():
+    """T log sum_d exp(x_d / T) is T log D + mean x_d in the limit; T log D says nothing."""
+    of, t = alg.FedPer(**SPLIT), 1e6
+    fed, _, algorithm, state = begun(of, temperature=t, denoise=0.4)
+    energies = algorithm.energies(fed, state) - t * math.log(fed.classes)
+    assert state.local[KEPT].dtype == torch.float32
+    for j in range(len(SIZES)):
+        params, ctx = client(fed, algorithm, state, j)
+        code = algorithm.encode(fed.net, params, fed.train.inputs(fed.train.client(j)))
+        heads = algorithm._outputs(fed.net, params, ctx, code)
+        heads = heads / heads.norm(dim=-1, keepdim=True)
+        expected = (heads * heads[:, [j]]).mean(-1).mean(0)
+        torch.testing.assert_close(energies[j].float(), expected, rtol=1e-3, atol=1e-5)
+
+
 LEFT_OUT = [(0, 5, 0), (0.2, 5, 1), (0.5, 5, 2), (0.7, 90, 63), (0.7, 89, 62), (1 - 1e-12, 9, 8)]
 
 
