@@ -66,12 +66,13 @@ def train_phase(
     """Return a cohort after a phase, whose leaves are trained as many at once as suits it.
 
     ``local`` are the names of local leaves, ``chunk`` what was asked for and ``usual`` how many
-    clients share a program otherwise. Where the phase trains no leaf, they come back as they were.
+    clients share a program otherwise. Where the phase trains no leaf, they come back as they were,
+    with the losses of the phase before.
     """
     fed, clients = cohort.fed, len(cohort.rows)
     moving = phase.moves(cohort.leaves, local)
     if not moving:
-        return replace(cohort, loss=torch.zeros(clients, device=fed.device))
+        return cohort
     cohort = with_precomputed(algorithm, cohort, phase, moving)
     trained = {n: cohort.leaves[n] for n in moving}
     size = costs.together(fed, chunk, usual, trained, bool(cohort.precomputed.replace))
