@@ -123,7 +123,9 @@ class Optimizer:
     options: tuple[tuple[str, bool | float | tuple[float, float]], ...] = ()
 
     def check(self) -> None:
-        if self.name in ELEMENTWISE or self.options or self.nesterov:
+        idle = ("betas", "eps") if self.name == "sgd" else ("momentum",)  # torch's words for these
+        odd = any(getattr(self, n) != vars(Optimizer)[n] for n in idle)
+        if self.name in ELEMENTWISE or self.options or self.nesterov or odd:
             try:
                 TorchStepper(self, {"": torch.zeros(1)}, None, {})
             except (TypeError, ValueError) as error:

@@ -17,7 +17,9 @@ PURPOSES = (
 def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:
     """Return the generator of one purpose at one place, e.g. ``("batches", round, client)``.
 
-    A purpose names its places by equally many numbers: a last 0 more makes no other generator.
+    A last 0 more makes no other generator. So a purpose names its places by equally many numbers,
+    or by one more that is not 0, as "explore" does for its second draw. The clients of
+    ``NoisyFedMix`` draw as "server" with their id, and 0 is one: its server itself draws nothing.
     """
     return np.random.default_rng(_sequence(seed, purpose, where))
 

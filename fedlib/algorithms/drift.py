@@ -1,6 +1,7 @@
 """Local models that are held together: by a proximal term, control variates, or a contrast."""
 
 from functools import reduce
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -85,7 +86,7 @@ class SCAFFOLD(FedAvg):
         """Return how many steps each client takes, ``[clients]``."""
         n = fed.sizes[rows]
         per_epoch = (n / (self.batch_size or max(1.0, float(fed.sizes.max())))).ceil()
-        return {"steps": (per_epoch * self.epochs).clamp(min=1).to(torch.float32)}
+        return {"steps": (per_epoch * self.epochs).to(torch.float32)}
 
     @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
@@ -97,11 +98,14 @@ class SCAFFOLD(FedAvg):
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return the client's new control variate; before - after of the model, and its change."""
-        scale = 1 / (ctx["steps"] * self.client.lr)
+        steps = ctx["steps"]
+        scale = 1 / (steps.clamp(min=1) * self.client.lr)
         server = select_prefix(before, CONTROL)
         _, model = FedAvg.client_update(self, net, before, after, ctx)
-        own = {n: before[DRIFT + n] - c + model[n] * scale for n, c in server.items()}
-        change = {n: t - before[DRIFT + n] for n, t in own.items()}
+        mine = {n: before[DRIFT + n] for n in server}
+        own = {n: mine[n] - c + model[n] * scale for n, c in server.items()}
+        own = {n: torch.where(steps > 0, t, mine[n]) for n, t in own.items()}
+        change = {n: t - mine[n] for n, t in own.items()}
         return add_prefix(own, DRIFT), {**model, **add_prefix(change, CONTROL)}
 
     def share(self, fed: Federation, rows: Tensor) -> Tensor:
@@ -133,6 +137,7 @@ class MOON(FedAvg):
 
     trains = ("base.", "head.")
     keeps = (PREVIOUS,)
+    copies: ClassVar[dict[str, str]] = {PREVIOUS: ""}
     mu: NonNegativeFloat = 1.0
     tau: PositiveFloat = 0.5
 

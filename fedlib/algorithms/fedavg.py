@@ -52,6 +52,9 @@ class FedAvg(Algorithm):
     keeps: ClassVar[tuple[str, ...]] = ()
     """How the names of the leaves begin that stay with their client."""
 
+    copies: ClassVar[dict[str, str]] = {}
+    """How the names of leaves begin that start as others do, and how the names of those begin."""
+
     epochs: int = 1
     batch_size: int | None = 64
     client: Optimizer = Optimizer()
@@ -83,21 +86,25 @@ class FedAvg(Algorithm):
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; every client starts from the same local leaves.
 
-        After a ``first`` stage the leaves that it has under the same name start from its values;
-        ValueError if it has none of them.
+        After a ``first`` stage the leaves that it has under the same name start from its values,
+        and copies that it lacks from those of what they are copies of. ValueError if it has none,
+        has one in another shape or of other clients, or if only clients have what all share here.
         """
         leaves = self.leaves(fed, seed)
-        initial = first or State({}, {})
         if first and not leaves.keys() & (first.shared.keys() | first.local.keys()):
             raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
-        stays = self.stays(leaves)
-        shared = {n: initial.shared.get(n, t) for n, t in leaves.items() if n not in stays}
-        local = {
-            n: initial.local.get(n, initial.shared.get(n, t).expand(fed.clients, *t.shape)).clone()
-            for n, t in leaves.items()
-            if n in stays
-        }
-        return State(shared, local)
+        first, stays = first or State({}, {}), self.stays(leaves)
+        of = {n: self._source(n, first) for n in leaves}
+        shared = {n: left(first, of[n], t) for n, t in leaves.items() if n not in stays}
+        local = {n: left(first, of[n], t, fed.clients) for n, t in leaves.items() if n in stays}
+        return State(shared, {n: t.clone() for n, t in local.items()})
+
+    def _source(self, name: str, first: State) -> str:
+        """Return by which name a first stage has what a leaf starts as."""
+        for prefix, of in self.copies.items():
+            if name.startswith(prefix) and name not in first.shared and name not in first.local:
+                return of + name.removeprefix(prefix)
+        return name
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the received shared leaves and the client's own, ``[clients, ...]``."""
@@ -204,6 +211,30 @@ class FedAvg(Algorithm):
     def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
         """Return the logarithm of the mean prediction, or what the mean logits predict."""
         return outputs["logits"].log_softmax(-1) if "logits" in outputs else outputs["p"].log()
+
+
+def left(first: State, name: str, fresh: Tensor, clients: int | None = None) -> Tensor:
+    """Return a leaf as a first stage left it, or ``fresh``; ``[clients, ...]`` if it is local.
+
+    ValueError for another shape, and for what only clients have and all are to share.
+    """
+    own = name in first.local and (clients is not None or name not in first.shared)
+    if own and clients is None:
+        raise ValueError(f"{name} is each client's own in the first stage, and shared by all here")
+    found = first.local[name] if own else first.shared.get(name, fresh)
+    needed = (clients, *fresh.shape) if own else fresh.shape
+    if found.shape != needed:
+        raise ValueError(f"{name} is {[*found.shape]} in the first stage, and {[*needed]} here")
+    return found if own or clients is None else found.expand(clients, *fresh.shape)
+
+
+def own_leaves(first: State, fed: Federation) -> Params:
+    """Return the clients' own leaves after a first stage; ValueError if these are other clients."""
+    for name, leaf in first.local.items():
+        if len(leaf) != fed.clients:
+            here = f"{fed.clients} clients here"
+            raise ValueError(f"{name} is of {len(leaf)} clients in the first stage: {here}")
+    return first.local
 
 
 def drop_prefix(leaves: Params, prefix: str) -> Params:

@@ -204,11 +204,18 @@ class IFCA(FedAvg):
         return FedAvg.aggregate(self, fed, state, rows, messages)
 
     def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
-        """Return n_k / n_j of every client k and its cluster j ``[clients, J]``, else p(s)."""
+        """Return n_k / n_j of every client k and its cluster j ``[clients, J]``, else p(s).
+
+        Who has chosen a cluster that closed sends nothing, and so has no part in the rest either.
+        """
         every = FedAvg.weights(self, fed, state, rows, messages)
         picked = one_hot(state.memory[CHOICE][rows], self.clusters).double()
         picked = picked * state.memory[OPEN] * self.share(fed, rows).unsqueeze(1)
         mine = picked / torch.where(picked.sum(0) > 0, picked.sum(0), 1)
+        if not bool(state.memory[OPEN].all()):
+            rest = picked.sum(1)
+            some = bool(rest.any())
+            every = {n: rest / rest.sum() for n in every if some or n.startswith(CLUSTERS)}
         return {n: mine if n.startswith(CLUSTERS) else p for n, p in every.items()}
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:

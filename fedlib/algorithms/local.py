@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import mean
-from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, placed, rows_of
+from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, own_leaves, placed, rows_of
 from fedlib.algorithms.ifca import FIT, best_fit, pick
-from fedlib.engine import EarlyStop, Phase, Prediction, State, Update, uses_precomputed
+from fedlib.engine import Algorithm, EarlyStop, Phase, Prediction, State, Update, uses_precomputed
 from fedlib.engine.protocol import LOG_DENSITY
 from fedlib.engine.train import Cohort
 from fedlib.federation import Federation, Precomputed
@@ -118,6 +118,8 @@ class Newcomers(SecondStage):
 
     FedAvg has none, and new clients use the global model as it is. ``stop`` watches their
     validation examples. A second stage: ``Experiment.after`` is the federation that trained.
+    ValueError for an ``of`` that does more at its clients than to minimise one loss over what it
+    keeps local: FedEM's E-step, IFCA's choice, Ditto's two models.
 
     Reference: Reisser et al., Federated mixture of experts (000).
     """
@@ -126,10 +128,26 @@ class Newcomers(SecondStage):
     communication_bytes = FedAvg.communication_bytes  # what is shared comes down, nothing goes up
     stop: EarlyStop | None = None
 
+    def check(self) -> None:
+        FedAvg.check(self)
+        of = self.of
+        while isinstance(inner := getattr(of, "of", None), FedAvg) and of.federates:
+            of = inner  # behind noise or masks
+        kind, phases = type(of), of.phases()
+        one = of.client, "loss", 1, ""
+        usual = all((p.optimizer, p.loss, p.repeat, p.after) == one for p in phases)
+        trained = all(any(n.startswith(p.train) for p in phases) for n in of.keeps)
+        if not (of.federates and usual and trained and kind.decide is Algorithm.decide):
+            what = "by minimising one loss over it"
+            raise ValueError(f"Newcomers fit what is personal {what}: {kind.__name__} needs more")
+        if of.plain and self.client != of.client:
+            raise ValueError(f"{kind.__name__} counts on its clients' rate: client={of.client}")
+
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the shared leaves of the first stage, and local ones for each new client."""
         if first is None or not first.shared:
-            raise ValueError("Newcomers join a federation: give its experiment as `after`")
+            what = "a federation that shares a model"
+            raise ValueError(f"Newcomers join {what}: give its experiment as `after`")
         return State(first.shared, self.of.init(fed, seed).local)
 
     def phases(self) -> tuple[Phase, ...]:
@@ -200,11 +218,12 @@ class Densities(SecondStage):
         p(z|x) = sum_s p_theta_s(z|x, s) p(s|x),     p(s|x) prop. to p(x|s) p(s)       (eq. 18)
         log p(x|s) = log mean_l p(x|u_l) p(u_l) / r(u_l|x)       over L = ``samples`` draws u_l
 
-    ``hidden`` and ``latent`` are the widths of the auto-encoders (r encodes, p decodes), ``of`` the
-    federation's algorithm. A second stage (``Experiment.after`` is the federation that trained), in
-    which only the auto-encoders move: all in one program, each until its bound on the client's
-    validation examples has not improved for ``stop.patience`` epochs. Participating clients predict
-    as with ``of``. Play one round with every client (cohort 1.0).
+    Examples are images in bytes. ``hidden`` and ``latent`` are the widths of the auto-encoders (r
+    encodes, p decodes), ``of`` the federation's algorithm. A second stage (``Experiment.after`` is
+    the federation that trained), in which only the auto-encoders move: all in one program, each
+    until its bound on the client's validation examples has not improved for ``stop.patience``
+    epochs. Participating clients predict as with ``of``. Play one round with every client (cohort
+    1.0).
 
     Reference: Reisser et al., Federated mixture of experts, App. F (000). Deviation: the estimate
     has noise that all clients and examples share; the default of new clients is p(s) (A17).
@@ -228,9 +247,11 @@ class Densities(SecondStage):
         """Return the first stage's leaves and one fresh auto-encoder for every client."""
         if first is None:
             raise ValueError("Densities follow a federation: give its experiment as `after`")
+        if fed.train.x.dtype != torch.uint8:
+            raise ValueError(f"Densities are of images in bytes, got {fed.train.x.dtype}")
         inputs, draw = math.prod(fed.net.shape), torch_seed(seed, "model", 0)
         fresh = add_prefix(auto_encoder(inputs, self.hidden, self.latent, draw), VAE)
-        return replace(first, local={**first.local, **rows_of(fresh, fed)})
+        return replace(first, local={**own_leaves(first, fed), **rows_of(fresh, fed)})
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return what ``of`` tells all clients, how to undo the normalisation, and fixed noise."""

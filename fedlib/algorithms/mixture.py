@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fedlib.algorithms.arithmetic import at_label, entropy, mean
-from fedlib.algorithms.fedavg import rows_of
-from fedlib.algorithms.ifca import CLUSTERS, count, log_probs, used
+from fedlib.algorithms.fedavg import own_leaves, rows_of
+from fedlib.algorithms.ifca import CLUSTERS, FIT, count, log_probs, used
 from fedlib.algorithms.local import LocalTraining
 from fedlib.engine import Algorithm, EarlyStop, Phase, Prediction, State, tabulate, uses_precomputed
 from fedlib.federation import NOTHING, OPTED_IN, Federation, Precomputed
@@ -44,9 +44,10 @@ class Mixture(LocalTraining):
         loss   = -log p(y|x)     over specialist and gate; f_g, f_j stand still
 
     A last stage. ``Experiment.after`` is the federation, whose model is the one generalist f_g, or
-    ``IFCA``, whose J clusters' models are f_j; or ``Local`` after either, whose models are where
-    the specialists start, fine-tuned (001) or trained from scratch (002, 003). Two experts have a
-    sigmoid gate, more a softmax. Play one round with every client (cohort 1.0).
+    ``IFCA``, whose J clusters' models are f_j; or ``Local`` after FedAvg, whose models are where
+    the specialists start, fine-tuned (001). Where a ``Local`` stage stands in ``beside``, they
+    start from its models, trained from scratch (002, 003) or fine-tuned from clusters. Two experts
+    have a sigmoid gate, more a softmax. Play one round with every client (cohort 1.0).
 
     ``pool`` "probabilities" is the above; "log" mixes log-probabilities, as released for 001, whose
     loss is h CE_s + (1 - h) CE_g, an upper bound (A19). "mean" needs no gate and trains nothing:
@@ -57,8 +58,8 @@ class Mixture(LocalTraining):
     ``train_global`` also trains a copy of the generalists for each client, on the examples that
     have not opted out (002, eq. 7); otherwise they stay as they are. ``expert`` and ``gate`` are
     the networks of f_s and h, the task's model where None; a specialist starts fresh where the
-    first stage has none of that architecture. ``used_only`` leaves out clusters that are nobody's
-    best, as released (A29). Early stopping watches the loss.
+    first stage has none of that architecture. ``used_only``, after IFCA, leaves out clusters that
+    are nobody's best, as released (A29). Early stopping watches the loss.
 
     Reference: Listo Zec et al., Specialized federated learning using a mixture of experts (001) and
     its first version (002); Isaksson et al., Adaptive expert models for federated learning (003).
@@ -81,12 +82,16 @@ class Mixture(LocalTraining):
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return generalists, specialists and fresh gates, equal ones for all clients.
 
-        ValueError without a first stage that federated this task's model.
+        ValueError without a first stage that federated this task's model, and for ``used_only``
+        where it has no clusters.
         """
         names = fed.net.init(torch_seed(seed, "model", 0)).keys()
         if first is None or {n.removeprefix(CLUSTERS) for n in first.shared} != names:
-            which = "FedAvg, IFCA or Local"
-            raise ValueError(f"Mixture follows {which}: give its experiment as `after`")
+            which = "FedAvg, IFCA or Local after FedAvg"
+            own = "models of Local after IFCA are for `beside`"
+            raise ValueError(f"Mixture follows {which}: give its experiment as `after`; {own}")
+        if self.used_only and FIT not in first.memory:
+            raise ValueError("used_only leaves out clusters: it is for a Mixture after IFCA")
         shared = used(first) if self.used_only else first.shared
         mine = self._specialists(fed, seed, first)
         if self.pool != "mean":
@@ -101,7 +106,7 @@ class Mixture(LocalTraining):
         fresh = fed.net.like(self.expert).init(torch_seed(seed, "model", 2))
         shapes = {n: t.shape for n, t in fresh.items()}
         if {n: t.shape[1:] for n, t in first.local.items()} == shapes:
-            return {n: t.clone() for n, t in add_prefix(first.local, OWN).items()}
+            return {n: t.clone() for n, t in add_prefix(own_leaves(first, fed), OWN).items()}
         like = {n: t.shape for n, t in first.shared.items()} == shapes
         return rows_of(add_prefix(first.shared if like else fresh, OWN), fed)
 

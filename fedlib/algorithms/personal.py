@@ -28,6 +28,7 @@ class Beside(FedAvg):
 
     reads_examples = True
     keeps: ClassVar[tuple[str, ...]] = (OWN,)
+    copies: ClassVar[dict[str, str]] = {OWN: ""}
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and itself as every client's first own one."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
-from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, placed, rows_of
+from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, left, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, SplitModel
@@ -17,7 +17,7 @@ from fedlib.engine.costs import company
 from fedlib.engine.protocol import DROPOUT
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Net, Params, add_prefix, map_experts, select_prefix
-from fedlib.models.families import GateNet
+from fedlib.models.families import GateNet, reads_tokens
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition import whole_part
 from fedlib.randomness import torch_seed
@@ -88,7 +88,9 @@ class PMMoE(SecondStage):
         if lacking := [n for n, side in sides.items() if n not in side]:
             of, names = type(self.of).__name__, ", ".join(lacking)
             raise ValueError(f"PMMoE mixes {of}: give its experiment as `after` (it lacks {names})")
-        mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
+        own = {n: fed.clients if self.of.is_local(n) else None for n in needed}
+        found = {n: left(there, n, t, own[n]) for n, t in needed.items()}
+        mine = {n: t.clone() for n, t in found.items() if own[n]}
         shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
         pool = {POOL + n: t.clone() for n, t in select_prefix(mine, self.of.experts).items()}
         if not pool:
@@ -123,7 +125,10 @@ class PMMoE(SecondStage):
         outputs = normalize(self._outputs(net, params, ctx, code), dim=-1)
         own = one_hot(ctx[PLACE], outputs.shape[-2]).to(outputs.dtype)
         mine = (outputs * own.unsqueeze(-1)).sum(-2, keepdim=True)
-        return self.temperature * (outputs * mine / self.temperature).logsumexp(-1)
+        alike = outputs * mine
+        if self.temperature > 1:  # T log D is then large beside what tells experts apart
+            alike = alike.double()
+        return self.temperature * (alike / self.temperature).logsumexp(-1)
 
     def clean(self, energies: Tensor) -> Tensor:
         """Return 1 for experts that stay and 0 for those left out, floor(gamma M) of M.
@@ -134,7 +139,7 @@ class PMMoE(SecondStage):
         own = torch.eye(experts, device=energies.device).bool()
         ranks = torch.where(own, torch.inf, energies.nan_to_num(0.0)).argsort(-1).argsort(-1)
         gone = min(whole_part(self.denoise * experts), experts - 1)
-        return (ranks >= gone).to(energies.dtype)
+        return (ranks >= gone).float()
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what ``of`` tells its clients, and which expert is a client's own."""
@@ -250,6 +255,7 @@ class FedSynMoE(FedAvg):
 
     reads_examples = True
     keeps = (OWN, GATE)
+    copies: ClassVar[dict[str, str]] = {OWN: ""}
     gate: GateNet = GateNet()
 
     def leaves(self, fed: Federation, seed: int) -> Params:
@@ -297,8 +303,8 @@ class FedSynMoE(FedAvg):
 
 
 def below_base(net: Net) -> tuple[int, ...]:
-    """Return the shape of what a gate over bases sees: an image, or a text's features."""
-    return net.shape if len(net.shape) == 3 else (net.width,)
+    """Return the shape of what a gate over bases sees: an example, or a text's features."""
+    return (net.width,) if reads_tokens(net.module) else net.shape
 
 
 def fresh_gate(gate: GateNet, net: Net, experts: int, sees: tuple[int, ...], seed: int) -> Params:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import Bytes, FedAvg
+from fedlib.algorithms.local import LocalTraining
 from fedlib.engine import Algorithm, Cohort, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Params, is_statistic
@@ -41,7 +42,8 @@ class Summed(FedAvg):
 
     def check(self) -> None:
         kind, of = type(self).__name__, type(self.of)
-        if of.aggregate is not FedAvg.aggregate or not self.of.federates:
+        sums = of.aggregate is FedAvg.aggregate and self.of.federates
+        if not sums or isinstance(self.of, LocalTraining):  # Densities send whole auto-encoders
             raise ValueError(f"{kind} hands a server sums, and {of.__name__} needs more than these")
         for field in fields(FedAvg):
             if getattr(self, field.name) != field.default:
@@ -74,6 +76,8 @@ class Private(Summed):
 
     With noise at the server whoever sees w learns little of a client, and the server is trusted;
     with noise at the client nobody is. What it costs in epsilon: ``privacy.epsilon``.
+    What ``of`` asks clients for besides (``shares_asked``) no noise protects: with
+    ``marginal_entropy`` the server of FedMix knows every client's label counts, with 0 none.
 
     Reference: McMahan et al., Learning differentially private recurrent language models, ICLR 2018
     (algorithm 1 with flat clipping and the fixed-denominator estimator); at the client Geyer et
@@ -137,6 +141,8 @@ class SecureSum(Summed):
     others. The masks, which leave no trace in the sum, are drawn in ``masked`` only; no key is
     agreed on, nobody drops out, and on a real wire (``fedlib.flower``) this is an error.
     ``most`` bounds the examples of a client; ValueError for more, and for sums beyond 2^31.
+    What ``of`` asks clients for besides (``shares_asked``) no mask hides: with ``marginal_entropy``
+    the server of FedMix knows every client's label counts, with 0 none.
 
     Reference: Bonawitz et al., Practical secure aggregation for privacy-preserving machine
     learning, CCS 2017.

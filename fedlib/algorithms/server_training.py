@@ -89,7 +89,8 @@ class FedGen(FedAvg):
         head = add_prefix(select_prefix(state.shared, "head."), "head.")
         heads = {n: t - weighted_sum(p, messages[n]) for n, t in head.items()}
         made = {n: t.clone().requires_grad_() for n, t in select_prefix(state.shared, MADE).items()}
-        optimizer = self.fit.build(made, memory=select_prefix(state.memory, FITTED))
+        fit, known = self.fit.at(state.round), select_prefix(state.memory, FITTED)
+        optimizer = fit.build(made, memory=known)
         weight = torch.ones(self.invented, device=fed.device)
 
         def loss() -> Tensor:
@@ -99,7 +100,7 @@ class FedGen(FedAvg):
             return cross_entropy(fed.net.logits(heads, z), y)
 
         for _ in range(self.steps):
-            _step(optimizer, loss)
+            _step(optimizer, made, fit.clip, loss)
         after = FedAvg.aggregate(self, fed, state, rows, messages)
         for name, leaf in made.items():
             after.shared[MADE + name] = leaf.detach()
@@ -150,13 +151,14 @@ class FedGH(LGFedAvg):
         x, y = messages[PROTOTYPES][held], held.nonzero()[:, 1]
         order = torch.randperm(len(y), generator=_generator(state)).to(y.device)
         head = {n: t.clone().requires_grad_() for n, t in state.shared.items()}
-        optimizer = self.head.build(head)
+        kind = self.head.at(state.round)
+        optimizer = kind.build(head)
 
         def loss(some: Tensor) -> Tensor:
             return cross_entropy(fed.net.logits(head, x[some]), y[some])
 
         for some in order.split(self.pairs):
-            _step(optimizer, loss, some)
+            _step(optimizer, head, kind.clip, loss, some)
         return replace(state, shared={n: t.detach() for n, t in head.items()})
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
@@ -189,8 +191,12 @@ def _generator(state: State) -> torch.Generator:
     return torch.Generator().manual_seed(torch_seed(state.seed, "server", state.round))
 
 
-def _step(optimizer: Stepper, loss: Callable[..., Tensor], *on: Tensor) -> None:
+def _step(
+    optimizer: Stepper, leaves: Params, clip: float | None, loss: Callable[..., Tensor], *on: Tensor
+) -> None:
     with torch.enable_grad():
         optimizer.zero_grad()
         loss(*on).backward()
+    if clip is not None:
+        torch.nn.utils.clip_grad_norm_(leaves.values(), clip)
     optimizer.step()

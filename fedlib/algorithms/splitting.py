@@ -287,6 +287,7 @@ class FedRoD(SplitModel):
     """
 
     experts = OWN
+    copies: ClassVar[dict[str, str]] = {OWN: "head."}
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model and a second head."""
@@ -333,6 +334,7 @@ class FedCP(SplitModel):
     """
 
     experts = OWN
+    copies: ClassVar[dict[str, str]] = {OWN: "head."}
     trains = ("base.", POLICY, OWN)
     apart: NonNegativeFloat = 5.0
 

@@ -32,6 +32,8 @@ def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
     ``numbers`` is how many numbers a client's leaves have, by default the net's.
     """
     if chunk is not None:
+        if chunk < 1:
+            raise ValueError(f"chunk must be >= 1, got {chunk}")
         if chunk > 1 and (why := fed.net.dry_run.unbatchable):
             raise ValueError(f"clients cannot share a program: leave chunk out, or give 1. {why}")
         return chunk

@@ -116,10 +116,9 @@ def evaluate_global(
     fed = eval_view(algorithm, fed)
     state = algorithm.assign_models(fed, state)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
-    rows = torch.arange(fed.clients, device=fed.device)
+    rows, sizes = torch.arange(fed.clients, device=fed.device), train_view(algorithm, fed).sizes
     if not state.local and not algorithm.client_context(fed, state, rows[:1]):
-        rows = rows[:1]  # all say the same
-    sizes = train_view(algorithm, fed).sizes[rows]
+        rows, sizes = rows[:1], sizes.new_ones(1)  # all say the same, also who has opted out
     log_share = (sizes / sizes.sum()).to(torch.float32).log().unsqueeze(1)
     ask = _asking(fed, algorithm, state)
     every = costs.polled(encoded.code, len(fed.test.y), len(rows))

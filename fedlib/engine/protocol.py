@@ -42,7 +42,8 @@ class EarlyStop:
 
     Checked every ``every`` epochs of the client; an improvement counts when larger than
     ``min_delta``; after ``patience`` checks without one the client stands still. ``keep`` "last"
-    keeps the weights that it has then, as 001's released code does by mistake.
+    keeps the weights that it has then, as 001's released code does by mistake. A client without
+    validation examples is never checked: it trains to the end and keeps its last weights.
 
     >>> Local(stop=EarlyStop(every=1, patience=3), epochs=50).phases()[0].stop.patience
     3

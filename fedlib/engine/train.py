@@ -66,12 +66,13 @@ def train_phase(
     """Return a cohort after a phase, whose leaves are trained as many at once as suits it.
 
     ``local`` are the names of local leaves, ``chunk`` what was asked for and ``usual`` how many
-    clients share a program otherwise. Where the phase trains no leaf, they come back as they were.
+    clients share a program otherwise. Where the phase trains no leaf, they come back as they were,
+    with the losses of the phase before.
     """
     fed, clients = cohort.fed, len(cohort.rows)
     moving = phase.moves(cohort.leaves, local)
     if not moving:
-        return replace(cohort, loss=torch.zeros(clients, device=fed.device))
+        return cohort
     cohort = with_precomputed(algorithm, cohort, phase, moving)
     trained = {n: cohort.leaves[n] for n in moving}
     size = costs.together(fed, chunk, usual, trained, bool(cohort.precomputed.replace))
@@ -207,6 +208,8 @@ class _Keeper:
         self.best = np.full(len(plan.ids), np.inf)
         self.waited = np.zeros(len(plan.ids), dtype=np.int64)
         self.done = plan.ends == 0  # clients that have no example at all
+        # Of no validation example the loss is 0: better than any that would follow.
+        self.watched = cohort.fed.validation.sizes[cohort.rows.cpu().numpy()] > 0
         self.last = {*plan.ends.tolist()}  # steps after which some client has ended
         self._keep(self.done)
 
@@ -220,7 +223,7 @@ class _Keeper:
                 self._keep(ended)
         else:
             every = np.maximum(self.stop.every * self.plan.per_epoch, 1)
-            due = ~self.done & ((t + 1) % every == 0)
+            due = ~self.done & self.watched & ((t + 1) % every == 0)
             better = self._improved(due) if due.any() else due
             self.waited = np.where(better, 0, self.waited + due)
             ended |= ~self.done & (self.waited >= self.stop.patience)

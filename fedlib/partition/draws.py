@@ -173,7 +173,7 @@ def draw_shares(generator: np.random.Generator, alpha: float, kinds: int) -> Flo
 def apportion(weights: ArrayLike, total: int) -> Ints:
     """Whole numbers that sum to `total`, in proportion to weights, by largest remainder."""
     quota = np.asarray(weights, np.float64)
-    quota = quota / quota.sum() * total
+    quota = quota / (quota.sum() or 1.0) * total
     counts = np.floor(quota).astype(np.int64)
     largest = np.argsort(counts - quota, kind="stable")
     counts[largest[: total - int(counts.sum())]] += 1
@@ -303,13 +303,13 @@ def matched(
     labels: [N] of the other split; shares: [clients, C], label shares or counts (rows are
     normalised); pool: positions that may be used. Class counts are the shares times `size`
     rounded by largest remainder. Without replacement within a client; different clients may hold
-    the same example. A client's draw depends on (seed, its number) only. ValueError when a class
-    has fewer examples than a client needs.
+    the same example. A client without examples has none to mirror. A client's draw depends on
+    (seed, its number) only. ValueError when a class has fewer examples than a client needs.
     """
     stacks = examples(labels, pool, shares.shape[1]).stacks()
     rows, generators = [], generators_of(seed, "mirrored", np.arange(len(shares)))
     for client, (weights, generator) in enumerate(zip(shares, generators, strict=True)):
-        counts, row = apportion(weights, size), [stacks[0][:0]]
+        counts, row = apportion(weights, size if weights.any() else 0), [stacks[0][:0]]
         for label in np.flatnonzero(counts).tolist():
             stack, n = stacks[label], int(counts[label])
             what = f"examples of class {label} to mirror client {client} with size {size:,}"

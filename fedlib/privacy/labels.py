@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlib.algorithms import FedAvg
+from fedlib.algorithms import FedAvg, Private, SecureSum
 from fedlib.engine import Report, State
 from fedlib.federation import Federation
 
@@ -28,7 +28,9 @@ KEPT = 1e-9
 PATIENCE = 50
 
 
-def audit(fed: Federation, algorithm: FedAvg, state: State, report: Report) -> dict[str, Floats]:
+def audit(
+    fed: Federation, algorithm: FedAvg, state: State, report: Report, round: int = 0
+) -> dict[str, Floats]:
     """Return the cohort's label shares p(y|s), and what can be inferred of them, ``[S, classes]``.
 
     ``label_share`` is the truth. ``labels_from_bias`` needs the output layer's bias to be sent,
@@ -38,25 +40,33 @@ def audit(fed: Federation, algorithm: FedAvg, state: State, report: Report) -> d
     phi alone tells more (ours, not in 000): ``label_set_from_phi``, 1 for each label whose row
     moved and 0 for others, ``labels_from_phi``, from how far, and ``labels_from_phi_cohort``, with
     what as many clients as labels say of one another. ``state`` is where the round started from.
-    Methods that do not apply are left out.
+    ``round`` is the one that was played. Methods that do not apply are left out: of masked
+    messages (``SecureSum``) all, and of ``Private`` ones, which have no q(z|s), that from q.
     """
-    rows, client = np.asarray(report.rows), algorithm.client
+    rows, sent = np.asarray(report.rows), algorithm
     found = {"label_share": _numbers(fed.shares("label"))[rows]}
+    if isinstance(algorithm, SecureSum):
+        return found
+    if isinstance(algorithm, Private):
+        algorithm = algorithm.of  # whose clients train
+    client = algorithm.client.at(round)
     bias = _of_output(report.messages, "head.bias")
     if bias is not None:
         experts = "" if "head.bias" in report.messages else "experts."
         rate = client.rate(f"{experts}head.bias")
-        plain = client.name == "sgd" and client.weight_decay == 0 and rate > 0
+        more = client.weight_decay or client.clip or client.nesterov or client.options
+        plain = client.name == "sgd" and not more and rate > 0 and sent is algorithm
         one_step = plain and algorithm.batch_size is None and algorithm.epochs == 1
         found["labels_from_bias"] = from_step(bias, rate) if one_step else from_update(bias)
     weight = _of_output(report.messages, "head.weight")
     if weight is not None:
         found["labels_from_weights"] = from_update(weight.sum(-1))
     if "phi" in report.messages and getattr(algorithm, "condition", "") == "label":
-        phi = _numbers((state.shared["phi"] - report.messages["phi"]).softmax(-1))
-        q = _numbers(report.messages.get("q_raw", report.messages["q_s"]))
-        pairs = zip(q, phi, strict=True)
-        found["labels_from_q"] = np.stack([from_marginal(*pair, resolution=SENT) for pair in pairs])
+        if sent is algorithm:
+            phi = _numbers((state.shared["phi"] - report.messages["phi"]).softmax(-1))
+            q = _numbers(report.messages["q_raw" if "q_raw" in report.messages else "q_s"])
+            pairs = [*zip(q, phi, strict=True)]
+            found["labels_from_q"] = np.stack([from_marginal(*p, resolution=SENT) for p in pairs])
         found |= _rows(algorithm, state, report)
     return found
 

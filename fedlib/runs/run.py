@@ -247,11 +247,15 @@ def _played(experiment: Experiment, how: How) -> Iterator[tuple[Training, Report
 def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> State:
     """Return the state before round 0, given the final states of ``experiment.before``.
 
-    With a stage ``beside`` the first, its clients' own leaves replace those of the first.
+    With a stage ``beside`` the first, its clients' own leaves replace those of the first;
+    ValueError if it has none.
     """
     first, algorithm = None, experiment.algorithm
     if earlier:
         state, *beside = (moved(each, fed) for each in earlier)
+        if beside and not beside[0].local:
+            kind = type(experiment.before[1].algorithm).__name__
+            raise ValueError(f"`beside` gives clients' own leaves, and {kind} keeps none")
         first = replace(state, local=beside[0].local) if beside else state
         of = experiment.before[0].algorithm
         first = of.assign_models(eval_view(of, fed), first)
@@ -395,7 +399,8 @@ class Training:
                 for metric, sent in (("bytes_down", report.download), ("bytes_up", report.upload)):
                     self.log.clients(completed, f"client_{metric}", cohort, sent.cpu().numpy())
             if e.audit and scored:
-                for metric, shares in audit(self.seen, algorithm, self.state, report).items():
+                heard = audit(self.seen, algorithm, self.state, report, completed - 1)
+                for metric, shares in heard.items():
                     self.log.clients(completed, metric, cohort, shares)
         assigned = algorithm.assign_models(eval_view(algorithm, fed), state) if scored else state
         # Scalars every round, arrays where clients are scored.

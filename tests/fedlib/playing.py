@@ -134,6 +134,16 @@ def texts(sizes=SIZES):
     return fed
 
 
+def numbers(sizes=SIZES):
+    """A federation of random rows of six numbers."""
+    fed, draw = make_federation(sizes), torch.Generator().manual_seed(0)
+    for table in (fed.train, fed.validation, fed.test):
+        table.x = torch.randn(len(table.y), 6, generator=draw)
+        table.scale, table.shift = torch.ones(6), torch.zeros(6)
+    fed.net = Net(MLP((7,)), (6,), 3)
+    return fed
+
+
 # Every algorithm: its defaults, unless the table has it, and others with more options.
 FAST = {"batch_size": 4}
 SPLIT = {"batch_size": 4, "client": sgd(0.2)}

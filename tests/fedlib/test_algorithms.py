@@ -7,6 +7,7 @@ import pkgutil
 from itertools import product
 
 import numpy as np
+import playing
 import pytest
 import torch
 from cases import GOLDEN, refused
@@ -33,11 +34,31 @@ def test_local_after_local_goes_on_and_leaves_the_first_stage_alone(fed):
     assert equal(first.local, kept)
 
 
+BESIDE = {n: ("own.", "") for n in ("Ditto", "APFL", "PFedMe", "FedSynMoE")}
+COPYING = BESIDE | {
+    "MOON": ("previous.", ""),
+    **dict.fromkeys(("FedRoD", "FedCP"), ("own.", "head.")),
+}
+
+
+@pytest.mark.parametrize("name", COPYING)
+def test_copies_start_as_what_they_are_copies_of(fed, name):
+    """Also after a stage, unless that has copies itself: then these go on."""
+    (first, _), algorithm = play(alg.FedAvg(**FAST), fed, 1), BATTERY[name]
+    prefix, of = COPYING[name]
+    after, again = algorithm.init(fed, 0, first), play(algorithm, fed, 1, first=first)[0]
+    mine = select_prefix(after.local, prefix)
+    assert len(mine) >= 2
+    for name, leaf in mine.items():
+        assert torch.equal(leaf, first.shared[of + name].expand_as(leaf))
+    assert equal(algorithm.init(fed, 0, again).local, again.local)
+
+
 @refused("algorithms")
 def test_what_does_not_fit_together_is_an_error(code, message):
     """Each hyper-parameter alone is tried in test_values."""
     with pytest.raises((ValueError, TypeError), match=message):
-        eval(code, {**vars(fedlib.engine), **vars(alg), **globals()})
+        eval(code, {**vars(playing), **vars(fedlib.engine), **vars(alg), **globals()})
 
 
 @pytest.mark.parametrize("name", [m.name for m in pkgutil.iter_modules(fedlib.algorithms.__path__)])

@@ -128,12 +128,13 @@ STOP = EarlyStop(every=1, patience=2)
 THREE = {**FOUR, "epochs": 3}
 LATER = {**THREE, "stop": STOP}
 MIXES = alg.FedMix(experts=2), MIXED, alg.PrunedFedMix(experts=2, eta=0.5)
+OF = *NINE.values(), alg.Personal(), *MIXES
 ALGORITHMS = (
     alg.FedRep(**FOUR, head_epochs=3),
     alg.MOON(**FOUR, epochs=2),
     alg.FedCP(**FOUR, epochs=2),
     alg.FedBABU(**FOUR),
-    *(alg.Newcomers(of=of, **LATER) for of in (*NINE.values(), alg.Personal(), *MIXES)),
+    *(alg.Newcomers(of=of, **LATER | {"client": of.client}) for of in OF),
     *(alg.PMMoE(of=of, **THREE) for of in (alg.FedPer(), alg.LGFedAvg(), alg.FedCP(), alg.DBE())),
     alg.PMMoE(of=alg.FedPer(), **THREE, denoise=0.4),
     alg.Mixture(**LATER),

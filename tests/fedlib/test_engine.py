@@ -3,6 +3,7 @@
 import math
 import os
 import re
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -102,6 +103,18 @@ def test_early_stopping_returns_each_clients_best_weights(keep, delta):
     for i in range(3):
         expected = _stop_by_hand(fed, algorithm, leaves, i, plan, phase)
         close(expected, {n: t[i] for n, t in together.items()}, atol=1e-5)
+
+
+def test_without_validation_examples_nobody_stops():
+    """Client 1 has none: it ends as without early stopping, the others as if all had some."""
+    fed, how = make_federation((12, 5, 9)), {"batch_size": 4, "epochs": 9, "client": sgd(0.5)}
+    held = fed.validation
+    mine = replace(held, flat=held.flat[held.owners != 1], sizes=np.array([6, 0, 6]))
+    stopped, free = (Local(stop=s, **how) for s in (EarlyStop(every=1, patience=2), None))
+    asked = (stopped, mine), (stopped, held), (free, held)
+    ends = [play(a, replace(fed, validation=v), 1)[0].local["head.bias"] for a, v in asked]
+    assert torch.equal(ends[0][1], ends[2][1]) and torch.equal(ends[0][[0, 2]], ends[1][[0, 2]])
+    assert not torch.equal(ends[1], ends[2])
 
 
 def _stop_by_hand(fed, algorithm, leaves, i, plan, phase):

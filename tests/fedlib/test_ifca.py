@@ -147,6 +147,26 @@ def test_converged_clusters_leave_with_their_best_weights():
     assert 0 <= evaluate(fed, harm, state, fed.test).accuracy.mean() <= 1
 
 
+def test_what_clusters_share_is_averaged_over_who_sends_something():
+    """Client 1's cluster has closed, and then all have: nothing moves for no bytes."""
+    fed, rows = make_federation((8, 4, 8)), torch.arange(3)
+    for server in (sgd(1.0), adam(0.01)):
+        algorithm = IFCA(clustered="head.", client=sgd(0.5), server=server, batch_size=4)
+        state, report = play_round(
+            algorithm, fed, algorithm.init(fed, 0), round=0, seed=0, cohort=3
+        )
+        state.memory[ifca.CHOICE] = torch.tensor([0, 1, 0])
+        sent = {n: t[report.rows.argsort()] for n, t in report.messages.items()}
+        for is_open, p in (([1, 1], [0.4, 0.2, 0.4]), ([1, 0], [0.5, 0.0, 0.5]), ([0, 0], None)):
+            state.memory[ifca.OPEN] = torch.tensor(is_open).bool()
+            weights = algorithm.weights(fed, state, rows, sent)
+            after = algorithm.aggregate(fed, state, rows, sent)
+            _, up = algorithm.communication_bytes(state, rows, sent)
+            moved = not torch.equal(after.shared["base.1.weight"], state.shared["base.1.weight"])
+            assert moved == (p is not None) == bool(up.any())
+            assert p is None or weights["base.1.weight"].tolist() == pytest.approx(p)
+
+
 def test_a_cluster_leaves_at_its_patience_th_check_without_an_improvement():
     """By hand: 3, 2 (the best), 2, 2.5; one improves at every check, one is nobody's."""
     stop, is_open = ifca.ClusterStop(patience=2), torch.ones(3).bool()

@@ -147,6 +147,15 @@ def test_scaffold(size, members):
     p.compare({**w, **add_prefix(c, "control.")}, own, prefix="drift.")
 
 
+def test_scaffolds_control_variate_of_a_client_without_examples_stays():
+    """It takes no step: c_j is what it was, and c moves by the changes of the others."""
+    fed = make_federation((6, 0, 5))
+    state, report = play(alg.SCAFFOLD(batch_size=4), fed)
+    for name, leaf in select_prefix(state.local, "drift.").items():
+        assert (leaf[1] == 0).all() and leaf[[0, 2]].any()
+        assert (report.messages[f"control.{name}"][report.rows == 1] == 0).all()
+
+
 def test_ditto():
     p = Plain(alg.Ditto(lam=0.7, own=sgd(0.2), **FAST))
     v = [p.first.shared] * 3

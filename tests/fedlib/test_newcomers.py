@@ -48,6 +48,17 @@ def test_newcomers_train_what_is_local_and_send_nothing(of):
     assert state.local.keys() == kept.local.keys()
 
 
+def test_new_clients_of_dbe_remember_their_mean_features():
+    """Its running mean moves to the batch's at its clients' rate, which is theirs, too."""
+    of, fed = alg.DBE(batch_size=None, client=sgd(0.3)), make_federation((5, 5))
+    algorithm = alg.Newcomers(of=of, batch_size=None, client=sgd(0.3))
+    first, _ = play(of, make_federation(SIZES), 1)
+    state, _ = play(algorithm, fed, 1, first=first)
+    for row in (0, 1):
+        h = fed.net.features(state.shared, fed.train.inputs(fed.train.client(row))).mean(0)
+        torch.testing.assert_close(state.local["running.mean"][row], h)
+
+
 def gates_of(fed, algorithm, state, x):
     """Every client's gate and log p_w(y|x, z), expert by expert."""
     gates = []

@@ -130,6 +130,16 @@ def test_where_private_parts_are_handed_round_nobody_can_opt_out():
         algorithm.init(opted(), 0, first_of(algorithm, opted(), 1))
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 2, 3)])
+def test_the_global_model_is_scored_whoever_opts_out(order):
+    """Also where it is the first client, whose share of the examples is 0: all say the same."""
+    fed = opted().permuted(np.array(order))
+    (state, _), y = states(FedAvg(epochs=9, **FAST), fed, 2)[-1], fed.test.y
+    right = fed.net.logp(state.shared, fed.test.inputs(torch.arange(len(y)))).argmax(-1) == y
+    assert (y != 0).any() and right[y != 0].any()
+    assert evaluate_global(fed, FedAvg(), state) == pytest.approx(float(right.double().mean()))
+
+
 def test_an_algorithm_cannot_claim_not_to_federate():
     class Liar(FedAvg):
         federates = False

@@ -50,6 +50,13 @@ def test_mirrored_draws_of_a_client_do_not_depend_on_the_others():
     assert rows(matched(labels, shares, size=90, seed=4)) != rows(whole)
 
 
+def test_a_client_without_examples_mirrors_none():
+    labels, shares = balanced(10, 100), np.eye(10)[:3] * [[1], [0], [1]]
+    mine = matched(labels, shares, size=9, seed=3)
+    assert mine.sizes.tolist() == [9, 0, 9]
+    assert rows(mine)[::2] == rows(matched(labels, np.eye(10)[:3], size=9, seed=3))[::2]
+
+
 @pytest.mark.parametrize("alpha", [1e-12, 1e12])
 def test_extreme_alphas_deal_every_example(alpha):
     assert len(np.unique(deal(Dirichlet(10, alpha), balanced(10, 100)).flat)) == 1000

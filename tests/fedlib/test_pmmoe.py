@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation
-from playing import SIZES, SPLIT, client, close, nine, one, play
+from playing import SIZES, SPLIT, client, close, nine, numbers, one, play, texts
 
 from fedlib import algorithms as alg
 from fedlib.algorithms.mixture import GATE
@@ -109,6 +109,21 @@ def test_energies_against_a_plain_loop(of):
             assert float(energies[j, other]) == pytest.approx(np.mean(scores), rel=1e-4)
 
 
+def test_energies_at_a_high_temperature_are_mean_products():
+    """T log sum_d exp(x_d / T) is T log D + mean x_d in the limit; T log D says nothing."""
+    of, t = alg.FedPer(**SPLIT), 1e6
+    fed, _, algorithm, state = begun(of, temperature=t, denoise=0.4)
+    energies = algorithm.energies(fed, state) - t * math.log(fed.classes)
+    assert state.local[KEPT].dtype == torch.float32
+    for j in range(len(SIZES)):
+        params, ctx = client(fed, algorithm, state, j)
+        code = algorithm.encode(fed.net, params, fed.train.inputs(fed.train.client(j)))
+        heads = algorithm._outputs(fed.net, params, ctx, code)
+        heads = heads / heads.norm(dim=-1, keepdim=True)
+        expected = (heads * heads[:, [j]]).mean(-1).mean(0)
+        torch.testing.assert_close(energies[j].float(), expected, rtol=1e-3, atol=1e-5)
+
+
 LEFT_OUT = [(0, 5, 0), (0.2, 5, 1), (0.5, 5, 2), (0.7, 90, 63), (0.7, 89, 62), (1 - 1e-12, 9, 8)]
 
 
@@ -190,6 +205,17 @@ def test_a_gate_sees_raw_images_below_bases_and_features_elsewhere():
     assert not algorithm.precompute(fed.net, *client(fed, algorithm, state, 0), one(fed, 0)).replace
     *_, state = begun(alg.FedPer(batch_size=4))
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 7)
+
+
+@pytest.mark.parametrize(("made", "seen"), [(numbers, 6), (texts, 6), (make_federation, 64)])
+def test_a_gate_over_bases_sees_examples_unless_these_are_tokens(made, seen):
+    """Numbers too; of texts it sees the features, of which there are six."""
+    fed, of = made(SIZES), alg.LGFedAvg(batch_size=4)
+    joint, _ = play(alg.FedSynMoE(batch_size=4), fed, 1)
+    mixed, report = play(alg.PMMoE(of=of, epochs=1), fed, 1, first=play(of, fed, 1)[0])
+    for state in (joint, mixed):
+        assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, seen)
+    assert report.losses.isfinite().all() and (report.losses > 0).all()
 
 
 WAYS = "uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"

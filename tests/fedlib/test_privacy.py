@@ -13,7 +13,7 @@ from playing import SKEWED, equal
 from scipy.special import softmax
 from small import play
 
-from fedlib import Experiment, Optimizer, adam, algorithms, sgd
+from fedlib import Experiment, Optimizer, Step, adam, algorithms, sgd
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, PrunedFedMix
 from fedlib.engine import Cohort, State, play_round
 from fedlib.privacy import NoisyFedMix, audit, labels, total_variation
@@ -53,6 +53,33 @@ ORDINARY = [
     PrunedFedMix(**ONE_STEP, experts=3, client=sgd(0.5)),
     ClusteredFedMix(**ONE_STEP, experts=3, client=sgd(0.05)),
 ]
+
+
+def test_what_hides_messages_is_audited_for_what_it_sends():
+    """Nothing is seen behind masks, and no q(z|s) behind noise; the rate is that of ``of``."""
+    of = FedMix(**ONE_STEP, experts=2, client=sgd(0.3))
+    assert [*audited(algorithms.SecureSum(of=of))[0]] == ["label_share"]
+    found, _, report = audited(algorithms.Private(of=of, noise=0.0, clip=1e-3), uniform=True)
+    assert {*found} == {"label_share", *ALL} - {Q}
+    bias = report.messages["experts.head.bias"].double().numpy().sum(1)
+    np.testing.assert_allclose(found[BIAS], from_update(bias))
+
+
+@pytest.mark.parametrize("more", [{"clip": 1e-3}, {"momentum": 0.9, "nesterov": True}])
+def test_a_step_that_is_no_plain_one_is_read_as_any_update(more):
+    found, _, report = audited(FedAvg(**ONE_STEP, client=Optimizer(lr=0.1, **more)))
+    np.testing.assert_allclose(found[BIAS], from_update(report.messages["head.bias"].numpy()))
+
+
+def test_the_rate_of_a_step_is_that_of_its_round():
+    fed, client = make_federation(SIZES), Optimizer(lr=0.1, schedule=Step(every=1, factor=0.1))
+    algorithm = FedAvg(**ONE_STEP, client=client)
+    before = algorithm.init(fed, 0)
+    for name in ("head.weight", "head.bias"):
+        before.shared[name].zero_()
+    _, report = play_round(algorithm, fed, before, round=2, seed=0, cohort=3)
+    found = audit(fed, algorithm, before, report, 2)
+    np.testing.assert_allclose(found[BIAS], found["label_share"], atol=1e-4)
 
 
 @pytest.mark.parametrize("algorithm", ORDINARY, ids=repr)

@@ -99,4 +99,8 @@ def test_epsilon_is_that_of_the_gaussian_mechanism():
     by_hand = (10 * orders / (2 * 4**2) + np.log(1 / 1e-3) / (orders - 1)).min()
     assert some < everybody <= by_hand < 1.3 * everybody
     assert epsilon(local, cohort=10, **here) == everybody
+    shares = [epsilon(private, cohort=m, **here) for m in (1.0, 0.1)]
+    assert shares == [everybody, some]
+    with pytest.raises(ValueError, match="a cohort of 101 does not fit 100 clients"):
+        epsilon(private, cohort=101, **here)
     assert epsilon(alg.Private(noise=0.0), cohort=10, **here) == float("inf")

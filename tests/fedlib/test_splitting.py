@@ -5,7 +5,7 @@ import pytest
 import torch
 from cases import GOLDEN, refused
 from conftest import LENET, make_federation, scatter, told_newcomers
-from playing import IMAGE, SIZES, client, close, held_by, loss_on, one, plain, play, stepped
+from playing import IMAGE, SIZES, Linear, client, close, held_by, loss_on, one, plain, play, stepped
 from playing import SPLIT as FAST
 from torch.nn.functional import cosine_similarity, cross_entropy
 
@@ -33,6 +33,13 @@ def test_fedrep_trains_the_head_then_the_base():
         w = stepped(w, loss, 0.2, names)
     after, _ = play(algorithm, fed, 1, state=state)
     close(w, plain(after))
+
+
+def test_where_no_base_moves_fedreps_loss_is_that_of_the_heads():
+    fed = make_federation((4, 3), model=Linear(), shape=(4, 4, 2))
+    _, report = play(alg.FedRep(batch_size=4, head_epochs=1), fed, 1)
+    _, alone = play(alg.FedPer(batch_size=4), fed, 1)
+    assert torch.equal(report.losses, alone.losses) and (report.losses > 0).all()
 
 
 def test_fedbabus_heads_are_the_initial_one_until_fine_tuning():

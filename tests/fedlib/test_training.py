@@ -8,13 +8,28 @@ import pytest
 import torch
 from cases import GOLDEN, refused
 from conftest import LENET, make_federation
-from playing import IMAGE, SIZES, Linear, arrays, begun, close, equal, every, one_step, play, texts
+from playing import (
+    FAST,
+    IMAGE,
+    SIZES,
+    Linear,
+    arrays,
+    begun,
+    close,
+    equal,
+    every,
+    one_step,
+    play,
+    texts,
+)
 from small import AVG
 
 from fedlib import (
     Augmentation,
     Cosine,
     FedAvg,
+    FedGen,
+    FedGH,
     Optimizer,
     Schedule,
     Step,
@@ -81,6 +96,26 @@ def test_the_servers_step_is_clipped_too():
     ends = a.shared, b.shared
     steps = [torch.cat([(s[n] - t).flatten() for n, t in begun.shared.items()]) for s in ends]
     torch.testing.assert_close(steps[1] * steps[0].norm() / 1e-3, steps[0], rtol=1e-3, atol=1e-5)
+
+
+STILL = {"schedule": Step(every=1, factor=1e-9)}, {"clip": 1e-9}
+TAUGHT = {"head.": FedGH(**FAST), "generator.": FedGen(noise=4, hidden=8, steps=5, fit=sgd(0.1))}
+
+
+@pytest.mark.parametrize("more", STILL, ids=lambda more: next(iter(more)))
+@pytest.mark.parametrize("prefix", TAUGHT)
+def test_what_a_server_trains_itself_is_scheduled_and_clipped(prefix, more):
+    """With a rate or a gradient of almost nothing the last round moves nothing."""
+    algorithm, fed = TAUGHT[prefix], make_federation(SIZES)
+    field = {"head.": "head", "generator.": "fit"}[prefix]
+    slow = replace(algorithm, **{field: replace(getattr(algorithm, field), **more)})
+    for one, moves in ((algorithm, True), (slow, False)):
+        (begun, _) = play(algorithm, fed, 1)
+        after, _ = play_round(one, fed, begun, round=1, seed=0, cohort=3)
+        for name, leaf in after.shared.items():
+            # A bias before a normalisation has no gradient.
+            if name.startswith(prefix) and name != "generator.first.bias":
+                assert torch.allclose(leaf, begun.shared[name], rtol=0, atol=1e-7) != moves
 
 
 @refused("training")

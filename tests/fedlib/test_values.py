@@ -132,7 +132,7 @@ ALIKE = [
     (Experiment(TASK, FedAvg(client=Optimizer(lr=0.05), epochs=1), 3, 10), FIRST),
     (Optimizer(lr=1), Optimizer(lr=1.0)),
     (Optimizer(lr=-0.0), Optimizer(lr=0.0)),
-    (Optimizer(betas=(0, 0.5)), Optimizer(betas=(0.0, 0.5))),
+    (Optimizer("adam", betas=(0, 0.5)), Optimizer("adam", betas=(0.0, 0.5))),
     (Optimizer(rates=(("phi", 1),)), Optimizer(rates=(("phi", 1.0),))),
     (Dirichlet(alpha=2), Dirichlet(alpha=2.0)),
     (LeNet(channels=[6, 17]), LeNet(channels=(6, 17))),
