@@ -17,7 +17,7 @@ from fedlib.engine.costs import company
 from fedlib.engine.protocol import DROPOUT
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Net, Params, add_prefix, map_experts, select_prefix
-from fedlib.models.families import GateNet, reads_tokens
+from fedlib.models.families import GateNet
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition import whole_part
 from fedlib.randomness import torch_seed
@@ -304,7 +304,7 @@ class FedSynMoE(FedAvg):
 
 def below_base(net: Net) -> tuple[int, ...]:
     """Return the shape of what a gate over bases sees: an example, or a text's features."""
-    return (net.width,) if reads_tokens(net.module) else net.shape
+    return (net.width,) if net.reads_tokens else net.shape
 
 
 def fresh_gate(gate: GateNet, net: Net, experts: int, sees: tuple[int, ...], seed: int) -> Params:
