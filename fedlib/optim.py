@@ -29,7 +29,7 @@ _TUNED = ("momentum", "weight_decay", "betas", "eps", "nesterov")
 class Schedule:
     """A factor of an optimiser's rates by round; this one is 1 in all of them.
 
-    Any function of the round is a value with a method ``at``, so that it has a key:
+    Any function of the round is a value with a method ``at``, so that it has a key::
 
         @value
         class Halved(Schedule):
