@@ -77,3 +77,9 @@ def test_every_room_and_notebook_has_a_page(build):
     listed = [line.strip() for line in build._api().splitlines() if "fedlib." in line]
     assert sorted(listed) == sorted(f"fedlib.{room}" for room in rooms)
     assert "\nnotebooks/00_start_here\n" in build._index(["00_start_here"])
+
+
+def test_outputs_have_formulas_as_texts_do():
+    """What a notebook opens with is an output; it stood as "$p$" on its page."""
+    told = (paths.ROOT / "docs" / "site" / "conf.py").read_text()
+    assert 'nb_render_markdown_format = "myst"' in told and '["dollarmath"]' in told

@@ -25,6 +25,7 @@ exclude_patterns = ["extra"]
 # Notebooks are shown with the outputs that they were stored with, never executed here.
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # outputs too have formulas
 myst_enable_extensions = ["dollarmath"]
 myst_update_mathjax = False
 # Formulas are written into the pages, so that nothing is loaded from elsewhere to show them.
