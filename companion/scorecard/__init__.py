@@ -84,7 +84,9 @@ def _name(file: Path) -> str:
 
 
 def numbers(registry: Registry) -> pd.DataFrame:
-    """Return a row per published number: what was measured at the largest scale, and a verdict.
+    """Return a row per published number: what was measured, and a verdict.
+
+    That is at the largest scale of which there are enough seeds for an interval, or else any.
 
     Columns of what is published, then floor (on own tests, in percent: always a client's commonest
     label on the paper's own partition; NaN elsewhere), mean, low, high (95% over seeds, in
@@ -97,7 +99,9 @@ def numbers(registry: Registry) -> pd.DataFrame:
     """
     table = registry.published().set_index("row", drop=False)
     rows = [row for item in registry.tables for row in _measured(item)]
-    found = pd.DataFrame(rows, columns=["row", *MEASURED]).drop_duplicates("row").set_index("row")
+    found = pd.DataFrame(rows, columns=["row", *MEASURED])
+    found = found.sort_values("seeds", key=lambda n: n.lt(LEAST_SEEDS), kind="stable")
+    found = found.drop_duplicates("row").set_index("row")
     table = table.assign(floor=of_rows(registry)).join(found)
     why, at_hand = table.pop("why_not"), ~table.index.isin(not_at_hand(registry))
     table = table.assign(why_not=why, at_hand=at_hand)

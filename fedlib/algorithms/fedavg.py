@@ -55,6 +55,9 @@ class FedAvg(Algorithm):
     copies: ClassVar[dict[str, str]] = {}
     """How the names of leaves begin that start as others do, and how the names of those begin."""
 
+    may_lack: ClassVar[tuple[str, ...]] = ("base.",)
+    """Beginnings of names that phases and rates name even where no leaf has them: a frozen base."""
+
     epochs: int = 1
     batch_size: int | None = 64
     client: Optimizer = Optimizer()

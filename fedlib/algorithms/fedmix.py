@@ -70,6 +70,7 @@ class FedMix(FedAvg):
             [0.6000, 0.9000]])
     """
 
+    may_lack = (*FedAvg.may_lack, "bias", "phi")  # without a personal bias; ClusteredFedMix
     server: Optimizer = adam(1e-3)
     experts: Annotated[int, "[1, 1024]"] = 4
     condition: str = "label"

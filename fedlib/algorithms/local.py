@@ -101,7 +101,7 @@ class SecondStage(LocalTraining):
 
 
 for hook in (
-    "reads_examples", "is_local", "client_context", "broadcast", "encode", "predict",
+    "may_lack", "reads_examples", "is_local", "client_context", "broadcast", "encode", "predict",
     "client_output", "ensemble", "assign_models",
 ):  # fmt: skip
     setattr(SecondStage, hook, as_of(hook))

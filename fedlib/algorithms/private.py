@@ -55,7 +55,7 @@ class Summed(FedAvg):
         return {n: p for n in state.shared if n in messages}
 
 
-for hook in (*vars(Algorithm), "reads_examples", "is_local", "stays", "leaves", "mass"):
+for hook in (*vars(Algorithm), "may_lack", "reads_examples", "is_local", "stays", "leaves", "mass"):
     if hook[0] != "_" and hook not in OWN:
         setattr(Summed, hook, as_of(hook))
 

@@ -34,8 +34,6 @@ from fedlib.tasks import pick_device
 
 CHECKPOINT_SECONDS = 60.0
 OF_THE_END = ("everywhere_accuracy", "kept_round")  # what only the last round of a run logs
-# Leaves that a frozen network, or a kind of FedMix, lacks, and that phases and rates name anyway.
-MAY_LACK = ("base.", "bias", "phi")
 Progress = bool | Watcher
 
 
@@ -275,7 +273,7 @@ def require_leaves(algorithm: FedAvg, state: State) -> None:
         asked += [(f"{kind}.phases", prefix) for prefix in phase.train]
         asked += [(f"the rates of {kind}'s clients", n) for n, _ in phase.optimizer.rates]
     for where, prefix in asked:
-        if prefix not in MAY_LACK and not any(name.startswith(prefix) for name in leaves):
+        if prefix not in algorithm.may_lack and not any(name.startswith(prefix) for name in leaves):
             there = f"no leaf begins with {prefix!r}; there are {', '.join(leaves)}"
             raise ValueError(f"{where}: {there}")
     for phase in () if isinstance(algorithm, SecondStage) else algorithm.phases():

@@ -163,6 +163,18 @@ def test_a_run_of_the_papers_own_scale_is_compared_by_the_margin():
     assert row["gap"] == pytest.approx(-1.9)
 
 
+def test_a_few_seeds_of_a_larger_scale_take_nobodys_place(monkeypatch):
+    row = int(published().query("repeats < 0")["row"].iloc[0])
+    rows = [
+        {"row": row, "mean": mean, "seeds": seeds, "scale": scale}
+        for mean, seeds, scale in ((0.9, 1, "paper"), (0.5, 3, "standard"))
+    ]
+    for some, scale in ((rows, "standard"), (rows[:1], "paper")):
+        monkeypatch.setattr(scorecard, "_measured", lambda item, some=some: iter(some))
+        found = numbers(ONE).set_index("row").loc[row]
+        assert found["scale"] == scale
+
+
 def test_a_method_that_diverged_is_named_and_nothing_waits_for_it():
     for run in FOURTEEN.runs("standard", "fashion_mnist"):
         if run.name != "FedGH, S = 0":
