@@ -169,11 +169,12 @@ def findings(
 ) -> str:  # fmt: skip
     """Return a heading of one line: the ``finding`` of every real data set with both methods.
 
-    Where no name tells of real data it is that of the last panel with both methods. It is at the
+    Where no name tells of real data it is that of the last panel with both methods, of enough seeds
+    if there is one. It is at the
     largest ``x`` that enough seeds of both have, or of all rows where ``x`` is "". Runs that did
     not train are left out: where they leave fewer than `LEAST_SEEDS`, nothing is told.
     """
-    real, told = dict[str, str](), dict[str, str]()
+    real, told, most = dict[str, str](), dict[str, str](), 0
     for name, rows in panels.items():
         rows = rows[rows["method"].isin([method, other])]
         least = min(LEAST_SEEDS, rows["seed"].nunique())
@@ -184,8 +185,10 @@ def findings(
                 where += f"{', ' * bool(where)}{x} = {last:g}"
             where = where.replace(" (standard)", "").replace(" (paper)", ", paper")
             where = where.replace("\n", ", ")
-            told = {where: finding(rows, method, other, unit)}
-            real |= told if name.endswith(REAL) else {}
+            here = {where: finding(rows, method, other, unit)}
+            real |= here if name.endswith(REAL) else {}
+            seeds = min(LEAST_SEEDS, rows["seed"].nunique())
+            told, most = (here, seeds) if seeds >= most else (told, most)
     shown = [*(real or told).items()]
     if len(shown) > 1:
         each = (f"{how.rpartition(',')[0]} ({where})" for where, how in shown)  # titles have seeds

@@ -132,6 +132,9 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert plotting.findings(real, "a", "b") == f"a minus b: {short} (C); {short} (M)"
     few = table[table["seed"] < 2]
     assert plotting.findings({"here": few}, "b", "a") == "b minus a: -10.0 points, 2 seeds"
+    assert (
+        plotting.findings({"here": table, "larger": few}, "a", "b") == f"a minus b (here): {told}"
+    )
     plain = plotting.findings({"here": table}, "a", "b", unit="")
     assert plain == "a minus b: +0.100 [0.100, 0.100], 3 seeds"
     wide = [("a", 0, 0.8), ("a", 1, 0.9), ("a", 2, 1.0), *(("b", seed, 0.0) for seed in range(3))]
