@@ -6,7 +6,7 @@ costs are CPU seconds of stored runs of the same kind.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from companion.diverged import diverged
 from companion.sections import Block, Registry, Run
 from fedlib import paths
 from fedlib.optim import Optimizer
-from fedlib.runs import Experiment, find
+from fedlib.runs import Experiment, find, provenance
 from fedlib.runs.provenance import DIRTY, commit
 from fedlib.runs.store import RunFolder
 from fedlib.runs.sweep import train_missing
@@ -101,19 +101,26 @@ def of_block(registry: Registry, block: Block) -> list[Planned]:
 
 
 def progress(registry: Registry) -> pd.DataFrame:
-    """Return how far the campaign is: of every block its runs, the stored ones, and CPU hours.
+    """Return how far the campaign is: of every block its runs, the stored ones, and hours.
 
-    Hours spent are those of stored runs whose CPU seconds are known; planned ones were fixed before
-    the first run.
+    CPU hours spent are those of stored runs whose CPU seconds are known; planned ones were fixed
+    before the first run. GPU hours are the time that each run was on a card, shared or not.
     """
     rows = []
     for block in registry.blocks:
         found = [find(p.experiment) for p in of_block(registry, block)]
         stored = [r.provenance for r in found if r is not None]
-        spent = sum(made.get("cpu_seconds", 0.0) for made in stored) / 3600
-        rows.append((block.number, block.what, len(found), len(stored), spent, block.hours))
-    names = ["block", "what", "runs", "stored", "CPU hours spent", "planned"]
+        spent = np.sum([(0.0, 0.0), *(_spent(made) for made in stored)], axis=0) / 3600
+        rows.append((block.number, block.what, len(found), len(stored), *spent, block.hours))
+    names = ["block", "what", "runs", "stored", "CPU hours spent", "on a GPU", "CPU hours planned"]
     return pd.DataFrame(rows, columns=names).set_index("block")
+
+
+def _spent(made: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the CPU seconds of a stored run, as far as they are known, and its time on a GPU."""
+    parts = made.get("segments", ())
+    on_gpu = [part["seconds"] for part in parts if part["device"] not in provenance.CPUS]
+    return sum(part.get("cpu_seconds", 0.0) for part in parts), sum(on_gpu)
 
 
 def campaign(

@@ -20,6 +20,7 @@ from fedlib.engine.costs import chunk_of, numbers
 from fedlib.federation import Federation
 
 DIRTY = "-dirty"
+CPUS = {"x86_64", "AMD64", "aarch64", "arm64"}  # what ``device`` is where no GPU has trained
 
 
 def of_run(

@@ -3,11 +3,12 @@
 import re
 from dataclasses import replace
 from itertools import groupby
+from types import SimpleNamespace
 
 import pytest
 from rows import settings_of
 
-from companion.plan import costs_of, epochs_of, kind_of, of_block, planned
+from companion.plan import costs_of, epochs_of, kind_of, of_block, planned, progress
 from companion.sections import SCALES, Block
 from fedlib import Experiment, FedAvg, Local, Result, find, paths, run
 from fedlib.runs.exported import files, keys_in
@@ -127,10 +128,21 @@ def test_the_blocks_are_listed_with_what_is_done(monkeypatch, capsys):
     block = Block(1, "a first look", {"quick": ["label_skew@1"]}, 0.5)
     monkeypatch.setattr("papers.__main__.REGISTRY", replace(REGISTRY, blocks=(block,)))
     assert main(["blocks"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split()[-4:] == ["6", "0", "0.00", "0.50"]
+    listed = capsys.readouterr().out.splitlines()
+    assert listed[-1].split()[-5:] == ["6", "0", "0.00", "0.00", "0.50"]
     assert main(["campaign", "--plan", "--block", "1"]) == 0
     assert "6 runs of block 1 of the campaign, 6 of them" in capsys.readouterr().out
     assert main(["campaign", "--plan", "--block", "7"]) == 2
+
+
+def test_hours_on_a_gpu_are_counted_apart(monkeypatch):
+    on_cpu = {"device": "x86_64", "seconds": 900.0, "cpu_seconds": 1800.0}
+    of_old = {"device": "x86_64", "seconds": 900.0}
+    on_gpu = {"device": "NVIDIA H200", "seconds": 3600.0}
+    made = {"segments": [on_cpu, of_old, on_gpu]}  # no CPU seconds as a whole
+    monkeypatch.setattr("companion.plan.find", lambda e: SimpleNamespace(provenance=made))
+    block = Block(1, "a first look", {"quick": ["label_skew@1"]}, 0.5)
+    assert progress(replace(REGISTRY, blocks=(block,))).loc[1].tolist()[1:] == [6, 6, 3.0, 6.0, 0.5]
 
 
 @pytest.mark.slow
