@@ -72,6 +72,12 @@ def _label_skew(panel: Panel) -> list[Claim]:
     return [*diverge, *fedmix.specialisation_claims(panel.frame, rate)]
 
 
+def _long(panel: Panel) -> list[Claim]:
+    frame, of = panel.frame, panel.dataset
+    after = [*fedmix.communication_claims(frame, of), *fedmix.tuning_claims(frame)]
+    return [*_label_skew(panel), *after, *fedmix.new_client_claims(frame, of)]
+
+
 def _new_clients(panel: Panel) -> list[Claim]:
     frame = panel.frame
     return [*fedmix.new_client_claims(frame, "appendix"), *fedmix.joining_claims(frame, 10)]
@@ -89,6 +95,7 @@ def _gates(panel: Panel) -> list[Claim]:
 # How the notebooks judge a section's runs.
 CLAIMS: dict[str, Callable[[Panel], Sequence[Claim]]] = {
     "label_skew": _label_skew,
+    "long": _long,
     "communication": lambda p: fedmix.communication_claims(p.frame, p.dataset),
     "ablation": lambda p: fedmix.ablation_claims(p.frame),
     "rotated": lambda p: fedmix.rotated_claims(p.frame, p.dataset),
@@ -169,17 +176,24 @@ def _field(where: str, start: str = "", rival: str = "") -> str:
 
 
 def _size(section: str, dataset: str) -> str:
-    panel, theirs = panels(section).get(dataset), REGISTRY.sections[section].settings("paper")
+    dataset, _, scale = dataset.partition("@")
+    panel = panels(section, scale or SCALE).get(dataset)
+    theirs = REGISTRY.sections[section].settings("paper")
     if panel is None:
         return "no runs of this are stored yet"
     seeds = panel.frame.groupby("method")["seed"].nunique()
     many = f"{seeds.min()} to {seeds.max()}" if seeds.min() < seeds.max() else f"{seeds.max()}"
-    rounds = panel.setting.rounds
-    stated = dataset in theirs and not section.startswith(UNSTATED)
-    whole = f" of the paper's {theirs[dataset].rounds:,}" if stated else ""
-    ours = " (the paper does not state theirs)" if section.startswith(UNSTATED) else ""
+    rounds = f"{panel.setting.rounds:,}"
+    if section.startswith(UNSTATED):
+        rounds += " rounds (the paper does not state theirs)"
+    elif dataset not in theirs:
+        rounds += " rounds"
+    else:
+        whole = f"{theirs[dataset].rounds:,}"
+        part = "" if rounds == whole else f"{rounds} of "
+        rounds = f"{part}the paper's {whole} rounds"
     without = f", {panel.without}" if panel.left else ""
-    return f"{many} {'seed' if many == '1' else 'seeds'}, {rounds:,}{whole} rounds{ours}{without}"
+    return f"{many} {'seed' if many == '1' else 'seeds'}, {rounds}{without}"
 
 
 def number(claim: Claim, *wanted: str, sign: int = 1) -> str:

@@ -6,7 +6,7 @@ What phi tells of clients' labels is no claim of the paper: those claims are our
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 
 from companion import frames
-from companion.claims import BySeed, Claim
+from companion.claims import UNTESTED, BySeed, Claim
 from companion.frames import ByMethod, by_method, final
+from companion.panels import Panel
 from fedlib.algorithms import PrunedFedMix
 from fedlib.runs import Experiment
 from papers import fedmix as names
@@ -74,12 +75,13 @@ def specialisation_claims(frame: pd.DataFrame, phi_rate: float) -> list[Claim]:
     first, last = (epochs.get(t, {}) for t in (1, max(epochs, default=0)))
     played = final_rounds(frame)
     whole, as_far = played >= PAPER_ROUNDS, phi_rate * played == analysis.PAPER_TRAVEL
+    on_the_way = [("special.travel", entropy(names.ENSEMBLE, phi_rate), ">", UNIFORM)]
     rows = [
         ("special.one", entropy(FEDMIX), "<", ONE_HOT),
         ("special.alive", [v / (1 / k) for v in least[FEDMIX].values()], ">", 0.2),
         ("special.kept", least[FEDMIX], ">", least[names.UNREGULARISED], {"unit": ""}),
         ("special.none", entropy(names.ENSEMBLE), ">", UNIFORM, {"here": as_far}),
-        ("special.travel", entropy(names.ENSEMBLE, phi_rate), ">", UNIFORM),
+        *(on_the_way if not as_far else ()),
         ("special.ensemble", accuracy[FEDMIX], ">", accuracy[names.ENSEMBLE]),
         ("special.fedavg", accuracy[FEDMIX], ">", accuracy[FEDAVG], {"here": whole}),
         ("original.first", first, ">", UNIFORM),
@@ -109,6 +111,17 @@ def most_used(frame: pd.DataFrame, method: str) -> dict[int, BySeed]:
     use = rows.groupby(["round", "seed", "expert"])["value"].mean()
     most = use.groupby(["round", "seed"]).max().reset_index()
     return {int(str(t)): frames.by_seed(rows) for t, rows in most.groupby("round")}
+
+
+def over_rounds(
+    panels: Sequence[Panel], judge: Callable[[Panel], Sequence[Claim]]
+) -> dict[str, list[Claim]]:
+    """Return what a section of few methods decides, by the panel's name and rounds.
+
+    Claims of methods that it lacks are no claims of it.
+    """
+    tested = {f"{p.name}, {final_rounds(p.frame):,} rounds": judge(p) for p in panels}
+    return {name: [c for c in every if c.verdict != UNTESTED] for name, every in tested.items()}
 
 
 # Performance against communication: sec. 4.1, Fig. 4 and 13, App. G.
