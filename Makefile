@@ -99,10 +99,10 @@ campaign: $(ENV)  ## train BLOCKS of the campaign in their order, or all, and co
 	$(if $(value SCALE)$(value SECTIONS),$(error blocks have scales and sections of their own: make paper takes SCALE and SECTIONS))
 	$(PY) -m papers campaign $(if $(BLOCKS),,$(foreach n,1 2 3 4 5 6 7 8 9 10 11 12 13 14 15,--block $(n))) $(CAMPAIGN)
 
-paper: $(ENV)  ## train all of SCALE (the papers' own) or SECTIONS of it, on this machine's GPU or on a Ray cluster (RAY_ADDRESS=)
+paper: $(ENV)  ## train all of SCALE (the papers' own) or SECTIONS of it, here or on a Ray cluster (RAY_ADDRESS=)
 	$(PY) -m papers campaign $(CAMPAIGN)
 
-report: $(ENV)  ## write the scorecard, and what was found: FINDINGS.md
+report: $(ENV)  ## write the scorecard, FINDINGS.md and README's table
 	$(PY) -m papers report
 	$(PY) -m papers.findings
 
