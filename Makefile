@@ -39,8 +39,6 @@ GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(
 UNKNOWN := $(filter-out $(KNOWN) MAKEFLAGS MAKEOVERRIDES -*,$(GIVEN))
 $(if $(strip $(UNKNOWN)),$(error unknown variable: $(strip $(UNKNOWN)); known are $(KNOWN)))
 
-# TORCH_INDEX is where torch and torchvision come from, and nothing else: a second index beside the
-# usual one could serve any package.
 # What stands in the environment of whoever calls make is no setting of this run.
 SETTINGS := SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS SECTIONS BLOCKS FILES
 FOREIGN := $(foreach name,$(SETTINGS),$(if $(filter environment%,$(origin $(name))),$(name)))
@@ -69,11 +67,13 @@ help:  ## this list
 	@echo "  Of plan and paper: SCALE DEVICE WORKERS=n SECTIONS='fourteen:mnist@3 opt_out', in that order"
 	@echo "  Of plan and campaign: BLOCKS='1 2', DEVICE, WORKERS"
 	@echo "  Of test: PYTEST='options' STORE=folder that keeps what its notebooks train ONLY=00,02"
+	@echo "  Of notebooks and browser: ONLY; of results: SCALE; of gpu and determinism: DEVICE; of mutants: FILES"
 
 env: $(ENV)  ## make .venv with the pinned packages; instant when nothing changed
 
 # The install is editable: it puts the checkout's root on the path (pyproject.toml says how), and with it
-# companion and papers, which are no part of the distribution.
+# companion and papers, which are no part of the distribution. TORCH_INDEX is where torch and torchvision
+# come from, and nothing else: a second index beside the usual one could serve any package.
 $(STAMP): pyproject.toml constraints.txt
 	@$(if $(PYTHON),,echo "fedlib needs Python 3.11 or newer: name one with make env PYTHON=..."; exit 1)
 	@echo "making $(VENV) with the versions in constraints.txt: a minute or more, about 2 GB"
@@ -96,12 +96,13 @@ plan: $(ENV)  ## the campaign's blocks and what is done; of SCALE, SECTIONS or B
 	$(PY) -m papers $(if $(value SCALE)$(value SECTIONS)$(value BLOCKS),campaign --plan $(CAMPAIGN),blocks)
 
 campaign: $(ENV)  ## train BLOCKS of the campaign in their order, or all, and continue them
+	$(if $(value SCALE)$(value SECTIONS),$(error blocks have scales and sections of their own: make paper takes SCALE and SECTIONS))
 	$(PY) -m papers campaign $(if $(BLOCKS),,$(foreach n,1 2 3 4 5 6 7 8 9 10 11 12 13 14 15,--block $(n))) $(CAMPAIGN)
 
-paper: $(ENV)  ## train all of SCALE (the papers' own) or SECTIONS of it, on this machine's GPU or on a Ray cluster (RAY_ADDRESS=)
+paper: $(ENV)  ## train all of SCALE (the papers' own) or SECTIONS of it, here or on a Ray cluster (RAY_ADDRESS=)
 	$(PY) -m papers campaign $(CAMPAIGN)
 
-report: $(ENV)  ## write the scorecard, and what was found: FINDINGS.md
+report: $(ENV)  ## write the scorecard, FINDINGS.md and README's table
 	$(PY) -m papers report
 	$(PY) -m papers.findings
 

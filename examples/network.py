@@ -35,7 +35,7 @@ task = Task("digits", clients, Small(), MatchedHoldout(pool=200, validation=20, 
 result = run(Experiment(task, FedBN(batch_size=10), rounds=5, cohort=5))
 print(f"accuracy {result.curve('test_accuracy')[5]:.3f}")
 
-mine = result.model(client=3)  # FedBN keeps every client's normalisation at home
+mine = result.model(client=3)  # with FedBN every client keeps its normalisation
 print(type(mine).__name__, "of", sum(p.numel() for p in mine.parameters()), "parameters")
 exported = torch.export.export(mine, (torch.zeros(2, 1, 16, 16),))
 print("exported with outputs", list(exported.module()(torch.zeros(2, 1, 16, 16)).shape))

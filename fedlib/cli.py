@@ -93,8 +93,8 @@ def main(
         return 2 if isinstance(error, wrong) else 1
 
 
-@app.command("run")
 @app.command("sweep")
+@app.command("run")
 def train(
     sources: Annotated[list[str], Argument(metavar="CODE|FILE", help="as printed, or files of it")],
     workers: Annotated[int, Option(min=1, metavar="N", help="processes at once")] = 1,
@@ -251,7 +251,7 @@ def _only(key: str) -> Entry:
 
     entries = inventory(key)
     if len(entries) != 1:
-        names = ", ".join(entry.key for entry in entries[:10])
+        names = ", ".join(entry.key for entry in entries[:10]) or f"see {NAME} runs"
         raise Usage(f"{len(entries)} stored runs begin with {key!r}: {names}")
     return entries[0]
 

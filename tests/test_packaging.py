@@ -150,6 +150,16 @@ def test_no_setting_of_make_runs_a_command(name, value, tmp_path):
         assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [("plan SCLE=quick", "unknown variable: SCLE"), ("campaign SCALE=quick", "make paper takes")],
+)
+def test_make_refuses_what_it_would_not_use(asked, why):
+    call = ["make", "-n", "-f", str(ROOT / "Makefile"), "PY=echo", *asked.split()]
+    done = subprocess.run(call, capture_output=True, text=True)
+    assert done.returncode == 2 and why in done.stderr
+
+
 def test_a_workflow_may_only_read_and_packages_have_one_index():
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     assert yaml.safe_load(workflow)["permissions"] == {"contents": "read"}

@@ -27,15 +27,17 @@ BITS = {
 ROUNDED = (*CHUNKS, THREADS)
 PROMISES = f"""\
 **Promised: the same bits** of every tensor of the state and of every stored metric, given the same
-code and versions, the same kind of processor, the same `chunk` and the same number of threads: in
-one process or another, whatever else it has trained, whatever its environment, interrupted or not,
-however often it stores a checkpoint. Clients that train one at a time (`chunk=1`) end with the same
-bits whoever else is in the cohort, and in whatever order the population's rows are.
+code and versions, the same kind of processor, the same `chunk` and, where clients are not dealt to
+copies of the process, the same number of threads: in one process or another, whatever else it has
+trained, whatever its environment, interrupted or not, however often it stores a checkpoint. Clients
+that train one at a time (`chunk=1`) end with the same bits whoever else is in the cohort, and in
+whatever order the population's rows are.
 
 **Promised: rounding only** where clients share a program in another way (`chunk`), with another
-number of threads, or on another device. Draws (cohorts, batches, noise, initial weights) stay the
-same bits; sums are taken in another order. A difference begins at the spacing of floats, a relative
-{EPSILON:.1e}, and grows with the steps of training as the one between float32 and float64 does.
+number of threads in one process, or on another device. Draws (cohorts, batches, noise, initial
+weights) stay the same bits; sums are taken in another order. A difference begins at the spacing of
+floats, a relative {EPSILON:.1e}, and grows with the steps of training as the one between float32
+and float64 does.
 
 **Not promised.** Rounding does not stay small: training amplifies it, and where something is
 *decided* (IFCA's cluster, the experts that pruning sends, the step at which early stopping stops,

@@ -20,10 +20,8 @@ from papers.registry import REGISTRY
 
 HERE = Path(__file__).parent
 SOURCES, SITE = paths.ROOT / "build" / "site-src", paths.ROOT / "build" / "site"
-# A link to a stored run in the scorecard, and a picture in the README.
 READ = ("nothing-", "try")  # how the ids of cells begin whose code is there to be read
 NEEDS_KERNEL = "*The controls need a running kernel: open the notebook in JupyterLab.*"
-PICTURE = re.compile(r'<img src="[^"]*figures/(?:[^"]*/)?([^"/]+\.png)" width="(\d+)">')
 
 
 def main() -> int:
@@ -127,7 +125,6 @@ def _pages() -> None:
 def _text(source: str) -> str:
     """Return a text, its links made to point into the site."""
     text = (paths.ROOT / source).read_text()
-    text = PICTURE.sub(r'<img src="_images/\1" width="\2">', text)
     text = re.sub("(docs/figures|figures/standard)/", "figures/", text)
     for other, file in TEXTS.items():
         for link in (file, f"../{file}", Path(file).name):  # as texts link to it
