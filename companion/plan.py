@@ -5,7 +5,7 @@ costs are CPU seconds of stored runs of the same kind.
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -21,7 +21,7 @@ from fedlib.runs import Experiment, find, provenance
 from fedlib.runs.provenance import DIRTY, commit
 from fedlib.runs.store import RunFolder
 from fedlib.runs.sweep import train_missing
-from fedlib.values import one_of
+from fedlib.values import UnknownName, one_of
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,16 @@ def planned(registry: Registry, scale: str, wanted: Sequence[str] = ()) -> list[
 
 
 def listed(plan: Iterable[Planned]) -> str:
-    """Return how many runs of a plan there are, a line per section, data set and seed."""
-    left = Counter(f"{p.section} on {p.dataset}, seed {p.experiment.seed}" for p in plan)
-    return "\n".join(f"  {where}: {count} to run" for where, count in left.items())
+    """Return how many runs of a plan there are, and of which seeds: a line per section and data."""
+    left = defaultdict[str, list[int]](list)
+    for p in plan:
+        left[f"{p.section} on {p.dataset}"].append(p.experiment.seed)
+    lines = []
+    for where, runs in left.items():
+        seeds = sorted({*runs})
+        of = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
+        lines.append(f"  {where}: {len(runs)} to run, of {of}")
+    return "\n".join(lines)
 
 
 def _part(registry: Registry, scale: str, wanted: str) -> list[Planned]:
@@ -136,14 +143,17 @@ def campaign(
     """Print what is not stored yet and what it costs; train it, unless this is the ``plan``.
 
     ``sections`` are parts of a scale as `planned` takes them, none for all; ``blocks`` are those of
-    the campaign, in place of both; ``how`` they are trained: device, address. The same command
+    the campaign, which know their scale and have no sections; ``how`` they are trained: device, address. The same command
     continues what was interrupted. ValueError from the standard scale on in a checkout that names
     no code. SweepFailed if runs failed.
     """
+    if blocks and sections:
+        raise ValueError("give blocks of the campaign or sections of a scale, not both")
     if blocks:
         chosen = {b.number: b for b in registry.blocks}
-        for number in blocks:
-            one_of("block", str(number), map(str, chosen))
+        if unknown := {*blocks} - {*chosen}:
+            known = f"the campaign has {min(chosen)} to {max(chosen)}"
+            raise UnknownName(f"unknown block {min(unknown)}; {known}")
         asked = [p for n in blocks for p in of_block(registry, chosen[n])]
         what = f"block {', '.join(map(str, blocks))} of the campaign"
     else:

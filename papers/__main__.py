@@ -125,7 +125,9 @@ def tasks(
 ) -> None:
     """List the papers' settings by name, or show one as the code of its task."""
     if name:
-        given = (option.partition("=") for option in options)
+        given = [option.partition("=") for option in options]
+        if lacking := [field for field, _, code in given if not code]:
+            raise ValueError(f"--set is NAME=VALUE, as in alpha=0.1, and not {lacking[0]!r}")
         print(named.named(name, scale, **{field: from_code(code) for field, _, code in given}))
         return
     for known in named.names():

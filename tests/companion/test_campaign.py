@@ -133,6 +133,9 @@ def test_the_blocks_are_listed_with_what_is_done(monkeypatch, capsys):
     assert main(["campaign", "--plan", "--block", "1"]) == 0
     assert "6 runs of block 1 of the campaign, 6 of them" in capsys.readouterr().out
     assert main(["campaign", "--plan", "--block", "7"]) == 2
+    assert "unknown block 7; the campaign has 1 to 1" in capsys.readouterr().err
+    assert main(["campaign", "--plan", "--block", "1", "--section", "label_skew"]) == 2
+    assert "not both" in capsys.readouterr().err
 
 
 def test_hours_on_a_gpu_are_counted_apart(monkeypatch):
@@ -184,7 +187,7 @@ def test_a_campaign_that_ends_says_what_is_left(monkeypatch, capsys, stop, code)
     except SystemExit as terminated:  # by a signal, and handed on
         assert terminated.code == code
     said = capsys.readouterr().out
-    assert "2 runs are left:\n  label_skew on digits, seed 1: 1 to run" in said
+    assert "2 runs are left:\n  label_skew on digits: 2 to run, of seeds 1, 2" in said
     assert "all runs are stored" not in said
 
 
