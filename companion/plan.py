@@ -143,9 +143,9 @@ def campaign(
     """Print what is not stored yet and what it costs; train it, unless this is the ``plan``.
 
     ``sections`` are parts of a scale as `planned` takes them, none for all; ``blocks`` are those of
-    the campaign, which know their scale and have no sections; ``how`` they are trained: device, address. The same command
-    continues what was interrupted. ValueError from the standard scale on in a checkout that names
-    no code. SweepFailed if runs failed.
+    the campaign, which know their scale and have no sections; ``how`` they are trained: device,
+    address. The same command continues what was interrupted. ValueError from the standard scale on
+    in a checkout that names no code. SweepFailed if runs failed.
     """
     if blocks and sections:
         raise ValueError("give blocks of the campaign or sections of a scale, not both")
