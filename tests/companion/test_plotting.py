@@ -121,7 +121,7 @@ def test_a_finding_is_put_into_words_at_the_last_round():
             for r in (0, 1)]  # fmt: skip
     table = pd.DataFrame(rows, columns=["method", "seed", "round", "value"])
     alone = {"other": table[table["method"] == "a"]}
-    told = "+10.0 points [10.0, 10.0], 3 seeds"
+    told = "+10.0 points [95% CI: 10.0, 10.0], 3 seeds"
     assert plotting.findings({"here": table}, "a", "b") == f"a minus b: {told}"
     both = {"first": table, "here": table} | alone  # one line, of the last that has both
     assert plotting.findings(both, "a", "b") == f"a minus b (here): {told}"
@@ -129,14 +129,17 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert plotting.findings(real, "a", "b") == f"a minus b (C): {told}"
     real |= {"M (standard)": table} | alone
     short = told.removesuffix(", 3 seeds")  # each field's title has them
-    assert plotting.findings(real, "a", "b") == f"a minus b: {short} (C); {short} (M)"
+    plain = short.replace("95% CI: ", "")  # the first one explains the others
+    assert plotting.findings(real, "a", "b") == f"a minus b: {short} (C); {plain} (M)"
+    each = plotting.findings({"S = 0": table, "S = 20": table}, "a", "b", every=True)
+    assert each == f"a minus b: {short} (S = 0); {plain} (S = 20)"
     few = table[table["seed"] < 2]
     assert plotting.findings({"here": few}, "b", "a") == "b minus a: -10.0 points, 2 seeds"
     assert (
         plotting.findings({"here": table, "larger": few}, "a", "b") == f"a minus b (here): {told}"
     )
     plain = plotting.findings({"here": table}, "a", "b", unit="")
-    assert plain == "a minus b: +0.100 [0.100, 0.100], 3 seeds"
+    assert plain == "a minus b: +0.100 [95% CI: 0.100, 0.100], 3 seeds"
     wide = [("a", 0, 0.8), ("a", 1, 0.9), ("a", 2, 1.0), *(("b", seed, 0.0) for seed in range(3))]
     ends = pd.DataFrame(wide, columns=["method", "seed", "value"])
     found = plotting.findings({"here": ends}, "a", "b", "")
@@ -150,6 +153,16 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     gone = pd.DataFrame({"method": "b", "seed": range(4), "round": 1, "why": "no"})
     trained = {style.Title("here", untrained=gone): pd.concat([table, late])}
     assert plotting.findings(trained, "a", "b").endswith(", 6 seeds")  # at round 0
+
+
+def test_a_heading_is_broken_evenly_and_never_within_brackets():
+    told = "FedMix minus FedAvg: +1.8 points [0.9, 2.6] (CIFAR-10); -0.1 points [-0.6, 0.5] (MNIST)"
+    lines = style.wrapped(f"a short line\n{told}", 75)
+    assert lines[0] == "a short line" and len(lines) == 3 and " ".join(lines[1:]) == told
+    assert len(lines[1]) < 60 and len(lines[2]) > 25  # greedily the second would be one word
+    for wide in range(28, 80):
+        assert all(line.count("[") == line.count("]") for line in style.wrapped(told, wide))
+    assert style.wrapped("", 10) == []
 
 
 def test_noise_about_a_level_is_not_stretched_to_the_height_of_a_field():
