@@ -165,6 +165,13 @@ def test_a_heading_is_broken_evenly_and_never_within_brackets():
     assert style.wrapped("", 10) == []
 
 
+def test_no_row_of_a_legend_is_nearly_empty():
+    ends = {name: 0.2 + i / 1000 for i, name in enumerate(["FedAvg", "Biased FedAvg", "IFCA"])}
+    rows = curve(**ends, **{"Mixture, global expert trained": 0.3})
+    (legend,) = plotting.curves({"here": rows}, ylabel="y")[0].legends
+    assert len(legend.get_texts()) == 4 and legend._ncols == 2
+
+
 def test_noise_about_a_level_is_not_stretched_to_the_height_of_a_field():
     rows = pd.DataFrame([("a", s, x, 1e-4 * s * x) for s in range(3) for x in (1, 2)])
     fields = {"here": rows.set_axis(["method", "seed", "k", "value"], axis=1)}
