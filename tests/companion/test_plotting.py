@@ -172,6 +172,17 @@ def test_no_row_of_a_legend_is_nearly_empty():
     assert len(legend.get_texts()) == 4 and legend._ncols == 2
 
 
+def test_tiles_of_counts_begin_at_the_top_and_their_colours_at_one():
+    counts = np.array([[3, 0], [1, 2]])  # two clients, two classes
+    figure, _ = plotting.label_counts(counts, ["a", "b"])
+    image, bar = figure.axes[0].images[0], figure.axes[1]
+    assert image.get_clim() == (1, 3) and bar.get_ylim()[0] == 1  # what is none is white
+    low, high = figure.axes[0].get_ylim()
+    assert low > high and image.get_array().mask[1, 0]
+    figure, _ = plotting.partitions({"here": counts}, heading="where")
+    assert figure.get_suptitle() == "where"
+
+
 def test_noise_about_a_level_is_not_stretched_to_the_height_of_a_field():
     rows = pd.DataFrame([("a", s, x, 1e-4 * s * x) for s in range(3) for x in (1, 2)])
     fields = {"here": rows.set_axis(["method", "seed", "k", "value"], axis=1)}
