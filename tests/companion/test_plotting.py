@@ -183,6 +183,26 @@ def test_tiles_of_counts_begin_at_the_top_and_their_colours_at_one():
     assert figure.get_suptitle() == "where"
 
 
+def test_published_marks_are_hollow_and_others_easy_to_see():
+    rows = [("a", group, 0.5, 0.4, 0.6) for group in ("ours", "published")]
+    frame = pd.DataFrame(rows, columns=["row", "group", "mean", "low", "high"])
+    figure, _ = plotting.dots({"here": frame}, xlabel="x", black="published")
+    marks = {line.get_label(): line for line in figure.axes[0].lines}
+    hollow = marks["published"]
+    assert (hollow.get_color(), hollow.get_fillstyle(), hollow.get_marker()) == (
+        "black",
+        "none",
+        "o",
+    )
+    assert marks["ours"].get_color() == style.SHADES[1]
+    tall = figure.get_figheight()
+    figure, _ = plotting.dots({"here": frame}, xlabel="x", colours={"published": "red"})
+    marks = {line.get_label(): line for line in figure.axes[0].lines}
+    assert [marks[group].get_color() for group in ("ours", "published")] == ["#777777", "red"]
+    assert [*marks["ours"].get_ydata()] == [*marks["published"].get_ydata()] == [0]
+    assert figure.get_figheight() < tall
+
+
 def test_noise_about_a_level_is_not_stretched_to_the_height_of_a_field():
     rows = pd.DataFrame([("a", s, x, 1e-4 * s * x) for s in range(3) for x in (1, 2)])
     fields = {"here": rows.set_axis(["method", "seed", "k", "value"], axis=1)}
