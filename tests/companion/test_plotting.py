@@ -256,6 +256,19 @@ def test_the_ends_of_a_curve_have_their_values_and_crosses_lie_behind_means():
     assert cross.get_zorder() < means.get_zorder()
 
 
+def test_a_floor_at_one_place_is_seen_and_planes_tell_their_seeds():
+    rows = [(m, s, 0.2, k, 0.5) for m in ("a", theme().floor) for s in range(3) for k in "xy"]
+    table = pd.DataFrame(rows, columns=["method", "seed", "p", "metric", "value"])
+    figure, _ = plotting.plane({"here": table}, x="x", y="y", by="p")
+    (floor,) = [line for line in figure.axes[0].lines if line.get_label() == style.CALLED]
+    assert floor.get_marker() == "+"
+    sides = pd.DataFrame(
+        {"method": "a", "seed": [0, 0, 1], "client": [0, 1, 0], "x": 0.1, "y": 0.2}
+    )
+    figure, _ = plotting.versus({"here": sides})
+    assert figure.axes[0].get_title() == "here, 2 seeds"
+
+
 def test_real_data_come_first_and_digits_last():
     names = ["Digits (quick)", "MNIST (standard)"]
     rows = {name: curve(FedAvg=0.2, FedMix=0.6) for name in names}
