@@ -77,6 +77,14 @@ def by_tensor(frame: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby(["tensor", *RUN])["value"].mean().reset_index()
 
 
+def layer_names(tensors: Sequence[str]) -> dict[str, str]:
+    """Return what readers call a network's tensors: "layer 1 weight", and "output bias"."""
+    layers = dict.fromkeys(name.rpartition(".")[0] for name in tensors)
+    called = {layer: f"layer {i}" for i, layer in enumerate(layers, 1)} | {"head": "output"}
+    parts = {name: name.rpartition(".") for name in tensors}
+    return {name: f"{called[layer]} {kind}" for name, (layer, _, kind) in parts.items()}
+
+
 def spread(rounds: Sequence[int], count: int) -> list[int]:
     """Return ``count`` of the given rounds, first and last among them, denser at the beginning."""
     at = np.unique(np.round((len(rounds) - 1) * np.linspace(0, 1, count) ** 1.5).astype(int))
