@@ -101,12 +101,11 @@ def dots(
     """Draw means in rows, one panel each, with their runs as strokes, or their ranges.
 
     A panel's frame has columns row, group, mean, low, high, and values if ranges are 95% intervals
-    of these: they are drawn instead. Rows go from top to bottom, groups
-    by colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``;
-    ``empty`` is written where a panel has nothing of a row; the group ``black`` is hollow.
-    With ``colours`` of some groups the others are grey, and a row's groups share one line. The
-    floor is no row but a thin upright line. With ``marks`` each panel has an x axis of its own, and
-    if ``counted`` the heading says how many intervals lie beyond their mark.
+    of these: they are drawn instead. Rows go from top to bottom, groups by colour and form, the
+    group ``black`` hollow. ``marks`` are places of dotted lines, one per panel, called ``mark``;
+    ``empty`` is written where a panel has nothing of a row. With ``colours`` of some groups the
+    others are grey, and a row's groups share one line. The floor is a thin upright line. With
+    ``marks`` a panel has its own x axis, and if ``counted`` the heading counts intervals beyond.
     """
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()]) if split else NO_ROWS
