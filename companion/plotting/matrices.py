@@ -105,9 +105,9 @@ def label_sets(
         ax.imshow(shade.T, cmap="Greys", vmin=0, vmax=1.8, aspect="auto")
         ax.grid(visible=False)
         for label, where, mark, colour in (
-            ("read off phi, and held", read & held, "o", style.BLUE),
-            ("read off phi, but not held", read & ~held, "o", style.RED),
-            ("held, but not read", ~read & held, "x", style.RED),
+            ("recovered from phi, and held", read & held, "o", style.BLUE),
+            ("recovered, but not held", read & ~held, "o", style.RED),
+            ("held, but not recovered", ~read & held, "x", style.RED),
         ):
             ax.plot(*np.nonzero(where), mark, color=colour, markersize=dot, label=label)
         right = int((read == held).all(1).sum())
