@@ -320,10 +320,10 @@ class FedCP(SplitModel):
         logits = own(r * h) + head(s * h)
         r = soft Gumbel choice at temperature 1 of ReLU(LayerNorm(Linear(h * v_j)))
 
-    v_j, the client's embedding, is the sum of the rows of its personal head's weight at unit length; the
-    policy is shared. Base, policy and personal head are trained; the received head is not, and
-    what is sent back for it is the mean of it and the personal one. ``apart`` is lambda of the
-    maximum mean discrepancy that keeps features near those of the received base:
+    v_j, the client's embedding, is the sum of the rows of its personal head's weight, at unit
+    length; the policy is shared. Base, policy and personal head are trained; the received head is
+    not, and what is sent back for it is the mean of it and the personal one. ``apart`` is lambda of
+    the maximum mean discrepancy that keeps features near those of the received base:
 
         CE + lambda MMD^2(f(x), f_g(x))
 
