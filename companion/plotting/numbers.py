@@ -148,6 +148,7 @@ def _looks(
     for j, group in enumerate(groups):
         of = shades[j % len(shades)] if colours is None else colours.get(group, UNJUDGED)
         looks[group] = {"color": of, "marker": style.FORMS[j % len(style.FORMS)]}
+        looks[group] |= {"zorder": 1.9} if of == UNJUDGED else {}  # behind the others
     return looks | ({black: {**PUBLISHED, "marker": "o"}} if black in groups else {})
 
 
