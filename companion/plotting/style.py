@@ -160,9 +160,16 @@ def finding(numbers: pd.DataFrame, method: str, other: str, unit: str = "points"
     gaps = (wide[method] - wide[other]).dropna() * (100 if unit else 1)
     mean, low, high = interval(gaps, (-100, 100) if unit else None)  # as claims have it
     digits = 1 if unit else 3
-    ends = "" if np.isnan(low) else f" [{low:.{digits}f}, {high:.{digits}f}]"
+    ends = "" if np.isnan(low) else f" [{rounded(low, digits)}, {rounded(high, digits)}]"
     seeds = f"{len(gaps)} seed{'s' * (len(gaps) != 1)}"
-    return f"{mean:+.{digits}f} {unit}".strip() + f"{ends}, {seeds}"
+    sign = "+" * (mean >= 0)
+    return f"{sign}{rounded(mean, digits)} {unit}".strip() + f"{ends}, {seeds}"
+
+
+def rounded(value: float, digits: int) -> str:
+    """Return a number in words, with more digits where it would be a zero on the wrong side."""
+    text = f"{value:.{digits}f}"
+    return text if float(text) or abs(value) < 1e-6 else f"{value:.1g}"
 
 
 def findings(

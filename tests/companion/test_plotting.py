@@ -138,6 +138,8 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert (
         plotting.findings({"here": table, "larger": few}, "a", "b") == f"a minus b (here): {told}"
     )
+    ends = [style.rounded(v, 1) for v in (-0.04, 0.0, 1e-9, -7.04)]
+    assert ends == ["-0.04", "0.0", "0.0", "-7.0"]
     plain = plotting.findings({"here": table}, "a", "b", unit="")
     assert plain == "a minus b: +0.100 [95% CI: 0.100, 0.100], 3 seeds"
     wide = [("a", 0, 0.8), ("a", 1, 0.9), ("a", 2, 1.0), *(("b", seed, 0.0) for seed in range(3))]
