@@ -167,9 +167,9 @@ def finding(numbers: pd.DataFrame, method: str, other: str, unit: str = "points"
 
 
 def rounded(value: float, digits: int) -> str:
-    """Return a number in words, with more digits where it would be a zero on the wrong side."""
+    """Return a number in words, with more digits where it would be a negative zero."""
     text = f"{value:.{digits}f}"
-    return text if float(text) or abs(value) < 1e-6 else f"{value:.1g}"
+    return text if float(text) or value > -1e-6 else f"{value:.1g}"
 
 
 def findings(

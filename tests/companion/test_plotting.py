@@ -138,7 +138,7 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert (
         plotting.findings({"here": table, "larger": few}, "a", "b") == f"a minus b (here): {told}"
     )
-    ends = [style.rounded(v, 1) for v in (-0.04, 0.0, 1e-9, -7.04)]
+    ends = [style.rounded(v, 1) for v in (-0.04, 0.04, 1e-9, -7.04)]
     assert ends == ["-0.04", "0.0", "0.0", "-7.0"]
     plain = plotting.findings({"here": table}, "a", "b", unit="")
     assert plain == "a minus b: +0.100 [95% CI: 0.100, 0.100], 3 seeds"
