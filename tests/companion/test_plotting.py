@@ -2,6 +2,7 @@
 
 from itertools import pairwise, product
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,6 +18,13 @@ from papers.pm_moe import WITH_MOE
 from papers.registry import SECTIONS
 
 LABELS = np.array([[0.8, 0.2], [0.2, 0.8]])  # two clients, two labels
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """Close what a test has drawn."""
+    yield
+    plt.close("all")
 
 
 def curve(**ends):
@@ -40,11 +48,11 @@ def test_save_writes_three_files_whose_bytes_do_not_change():
 
 def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     one, other = Cell("one", curve(zz=0.4, FedMix=0.6)), Cell("other", curve(FedAvg=0.5), zero=True)
-    sent = Cell("sent", curve(FedAvg=0.5), x="gigabytes", mark=1.0)
+    sent = Cell("sent", curve(FedAvg=0.5), x="gigabytes", mark=1.0, called="budget")
     figure, frame = plotting.grid([[one, other], [sent]], heading="all")
     assert [ax.get_visible() for ax in figure.axes] == [True, True, True, False]
     named = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert named == [FEDAVG, FEDMIX, "zz"]  # as in every figure, what has no look of its own last
+    assert named == [FEDAVG, FEDMIX, "zz", "budget"]  # as in every figure, others at the end
     assert figure.get_suptitle() == "all" and figure.axes[2].get_xlabel().startswith("gigabytes")
     assert set(frame["panel"]) == {"one", "other", "sent"} and frame["seeds"].eq(3).all()
     end = frame[(frame["panel"] == "other") & (frame["round"] == 4)]
@@ -101,6 +109,8 @@ def test_few_curves_are_named_at_their_ends_and_show_their_seeds():
     (ax,) = figure.axes
     assert [t.get_text() for t in ax.texts] == [FEDAVG, FEDMIX] and not figure.legends
     assert len(ax.get_lines()) == 2 + 6 and frame["low"].notna().all()  # of what is not drawn too
+    figure, _ = plotting.curves({"here": curve(FedAvg=0.5)}, ylabel="y", at=[2], mark="half")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [FEDAVG, "half"]
     together, _ = plotting.curves({"here": curve(FedAvg=0.2, FedMix=0.201)}, ylabel="y")
     assert together.legends and not together.axes[0].texts
 
