@@ -26,12 +26,13 @@ def curves(
     seeds: bool = True,
     run: str = "seed",
     at: Sequence[float] = (),
+    mark: str = "",
     **labels: Any,
 ) -> Drawn:
     """Draw curves by method, one panel each: the mean over seeds, and every seed as a thin line.
 
     Without ``seeds`` there are none; ``run`` is what else a thin line is. ``at`` are
-    rounds to mark with a dotted line, one per panel.
+    rounds to mark with a dotted line, one per panel, called ``mark``.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, round and value.
     """
@@ -48,7 +49,7 @@ def curves(
         if style.FROM_ZERO.search(labels["ylabel"]) and curve["value"].min() < ax.get_ylim()[1] / 2:
             ax.set_ylim(bottom=0)
         if name in marks:
-            ax.axvline(marks[name], **style.MARK)
+            ax.axvline(marks[name], label=mark or None, **style.MARK)
         ax.set_title(f"{name}, {style.seeds_of(drawn, run)}")
         return drawn
 
@@ -59,7 +60,7 @@ class Cell(NamedTuple):
     """One field of a ``grid``: its title, a curve, which of its columns is x, and y's label.
 
     ``curve`` has columns method, seed, round and value, and also ``x`` if that is "gigabytes".
-    ``zero`` draws a line at y = 0, and ``mark`` a dotted one at some x.
+    ``zero`` draws a line at y = 0, and ``mark`` a dotted one at some x, named ``called``.
     """
 
     title: str
@@ -68,6 +69,7 @@ class Cell(NamedTuple):
     ylabel: str = ""
     zero: bool = False
     mark: float | None = None
+    called: str = ""
 
 
 def grid(rows: Sequence[Sequence[Cell]], *, seeds: bool = True, **labels: Any) -> Drawn:
@@ -111,7 +113,7 @@ def _cell(ax: Axes, name: str, cell: Cell, *, seeds: bool) -> pd.DataFrame:
     if cell.zero:
         ax.axhline(0, color="black", linewidth=0.8)
     if cell.mark is not None:
-        ax.axvline(cell.mark * scale, **style.MARK)
+        ax.axvline(cell.mark * scale, label=cell.called or None, **style.MARK)
     style.draw_floor(ax, floor["value"])
     means = drawn.loc[drawn["round"] > BEGINNING * drawn["round"].max(), "mean"]
     ends = [*means, *floor["value"], *([0.0] if cell.zero else [])]

@@ -105,9 +105,9 @@ def label_sets(
         ax.imshow(shade.T, cmap="Greys", vmin=0, vmax=1.8, aspect="auto")
         ax.grid(visible=False)
         for label, where, mark, colour in (
-            ("read off phi, and held", read & held, "o", style.BLUE),
-            ("read off phi, but not held", read & ~held, "o", style.RED),
-            ("held, but not read", ~read & held, "x", style.RED),
+            ("recovered from phi, and held", read & held, "o", style.BLUE),
+            ("recovered, but not held", read & ~held, "o", style.RED),
+            ("held, but not recovered", ~read & held, "x", style.RED),
         ):
             ax.plot(*np.nonzero(where), mark, color=colour, markersize=dot, label=label)
         right = int((read == held).all(1).sum())
@@ -189,7 +189,9 @@ def label_counts(counts: np.ndarray, names: Sequence[str], heading: str = "") ->
     return figure, pd.DataFrame(_cells("client", "label", examples=counts))
 
 
-def partitions(counts: Mapping[str, np.ndarray], columns: int = 2, most: int = 0) -> Drawn:
+def partitions(
+    counts: Mapping[str, np.ndarray], columns: int = 2, most: int = 0, **labels: Any
+) -> Drawn:
     """Draw several partitions, ``counts [clients, classes]`` by title.
 
     The darkest tile is the count ``most`` in all panels, or else the largest count of each.
@@ -202,8 +204,9 @@ def partitions(counts: Mapping[str, np.ndarray], columns: int = 2, most: int = 0
         ax.set(title=f"{name}: {len(each)} clients, {size}", xlabel="", ylabel="")
         return pd.DataFrame(_cells("client", "label", examples=each))
 
-    figure, drawn = fields(counts, draw, (style.PAGE / columns, 1.75), columns=columns)
-    figure.supxlabel("client", fontsize="medium")
+    size = style.PAGE / columns, 1.75
+    figure, drawn = fields(counts, draw, size, columns=columns, **labels)
+    figure.supxlabel("client (white: no example; dark: many)", fontsize="medium")
     figure.supylabel("label", fontsize="medium")
     style.laid_out(figure)
     return figure, drawn
@@ -214,23 +217,24 @@ def counts_picture(
 ) -> None:
     """Draw counts ``[clients, classes]`` as tiles, white where a client has none of a class.
 
-    ``names`` ``[classes]`` is what the classes are called, ``most`` the count of the darkest tile,
-    the largest of ``counts`` by default, ``bar`` whether colours are explained.
+    The first class is at the top, as in other matrices. ``names`` ``[classes]`` is what the classes
+    are called, ``most`` the count of the darkest tile, the largest of ``counts`` by default,
+    ``bar`` whether colours are explained.
     """
     clients, classes = counts.shape
-    most = most or max(int(counts.max(initial=0)), 1)
+    most = max(most or int(counts.max(initial=0)), 2)
     # The palest colours are left out: a single example should be seen on white.
     colours = ListedColormap(colormaps["viridis_r"](np.linspace(0.15, 1, 256)))
     shown = np.ma.masked_equal(counts.T, 0)
-    marks = ax.imshow(shown, aspect="auto", origin="lower", cmap=colours, vmin=0, vmax=most)
+    marks = ax.imshow(shown, aspect="auto", cmap=colours, vmin=1, vmax=most)  # none is white
     ax.grid(visible=False)
-    ax.set(xlim=(-0.6, clients - 0.4), ylim=(-0.6, classes - 0.4), xlabel="client", ylabel="class")
+    ax.set(xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6), xlabel="client", ylabel="class")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
     if names:
         ax.set_yticks(range(classes), names)
     if bar:
-        ax.figure.colorbar(marks, ax=ax, label="examples", pad=0.01)
+        ax.figure.colorbar(marks, ax=ax, label="examples (white: none)", pad=0.01)
 
 
 def _cells(row: str, column: str, **matrices: np.ndarray) -> dict[str, np.ndarray]:

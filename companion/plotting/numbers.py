@@ -14,6 +14,8 @@ from companion.frames import bands
 from companion.plotting import style
 from companion.plotting.style import Drawn, Style, fields
 
+PUBLISHED: Style = {"color": "black", "fillstyle": "none"}  # and a circle, in every figure
+UNJUDGED = "#777777"
 JUDGED = {"agrees": "#0072b2", "differs": "#d55e00"}  # colours that the colour-blind tell apart
 NO_ROWS = pd.DataFrame(columns=["row", "group"])
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
@@ -93,29 +95,30 @@ def dots(
     empty: str = "",
     black: str = "",
     counted: bool = True,
+    colours: Mapping[str, str] | None = None,
     **labels: Any,
 ) -> Drawn:
     """Draw means in rows, one panel each, with their runs as strokes, or their ranges.
 
     A panel's frame has columns row, group, mean, low, high, and values if ranges are 95% intervals
-    of these: they are drawn instead. Rows go from top to bottom, groups
-    by colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``;
-    ``empty`` is written where a panel has nothing of a row; the group ``black`` is drawn so. The
-    floor is no row but a thin upright line. With ``marks`` each panel has an x axis of its own, and
-    if ``counted`` the heading says how many intervals lie beyond their mark.
+    of these: they are drawn instead. Rows go from top to bottom, groups by colour and form, the
+    group ``black`` hollow. ``marks`` are places of dotted lines, one per panel, called ``mark``;
+    ``empty`` is written where a panel has nothing of a row. With ``colours`` of some groups the
+    others are grey, and a row's groups share one line. The floor is a thin upright line. With
+    ``marks`` a panel has its own x axis, and if ``counted`` the heading counts intervals beyond.
     """
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()]) if split else NO_ROWS
     rows, groups = (list(dict.fromkeys(every[c])) for c in ("row", "group"))
+    looks, lines = _looks(groups, black, colours), 1 if colours else len(groups)
+    shifts = (np.arange(len(groups)) - (lines - 1) / 2) * 0.75 / lines * (lines > 1)
 
     def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
         frame, floor = parts
-        for j, group in enumerate(groups):
-            colour = "black" if group == black else style.SHADES[j % len(style.SHADES)]
-            shift = (j - (len(groups) - 1) / 2) * 0.75 / len(groups)
+        for (group, look), shift in zip(looks.items(), shifts, strict=True):
             of_group = frame[frame["group"] == group]
             at = [rows.index(row) + shift for row in of_group["row"]]
-            _means(ax, of_group.assign(at=at), style.FORMS[j % len(style.FORMS)], colour, group)
+            _means(ax, of_group.assign(at=at), look, group)
         _rows(ax, rows, set(rows) - set(frame["row"]), empty)
         if marks and name in marks:
             ax.axvline(marks[name], label=mark, **style.MARK)
@@ -125,7 +128,7 @@ def dots(
         return frame
 
     wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / max(len(panels), 1)
-    tall = (0.19 * len(groups) + 0.12) * len(rows) + 1.3
+    tall = (0.19 * lines + 0.12) * len(rows) + 1.3
     share: Style = {"sharex": True, "sharey": True, **labels}
     if marks and "values" in every:
         told = [labels.get("heading", ""), _beyond(panels, marks, mark) if counted else ""]
@@ -136,14 +139,28 @@ def dots(
     return figure, drawn.drop(columns="values", errors="ignore")
 
 
-def _means(ax: Axes, rows: pd.DataFrame, form: str, colour: str, label: str) -> None:
+def _looks(
+    groups: Sequence[str], black: str, colours: Mapping[str, str] | None
+) -> dict[str, Style]:
+    """Return colour and form by group; of few groups none is so light that it is hard to see."""
+    shades = style.SHADES[len(groups) - groups.count(black) < 3 :]
+    looks: dict[str, Style] = {}
+    for j, group in enumerate(groups):
+        of = shades[j % len(shades)] if colours is None else colours.get(group, UNJUDGED)
+        looks[group] = {"color": of, "marker": style.FORMS[j % len(style.FORMS)]}
+        looks[group] |= {"zorder": 1.9} if of == UNJUDGED else {}  # behind the others
+    return looks | ({black: {**PUBLISHED, "marker": "o"}} if black in groups else {})
+
+
+def _means(ax: Axes, rows: pd.DataFrame, look: Style, label: str) -> None:
     """Draw the means of a group, each at its place, with their runs or else their ranges."""
+    colour = look["color"]
     if "values" in rows:
         runs = rows[rows["values"].map(np.size) > 1].explode("values")
         ax.plot(runs["values"], runs["at"], "|", color=colour, markersize=6)
     else:
         ax.hlines(rows["at"], rows["low"], rows["high"], color=colour, linewidth=1.3)
-    ax.plot(rows["mean"], rows["at"], form, color=colour, markersize=4.5, label=label)
+    ax.plot(rows["mean"], rows["at"], linestyle="", markersize=4.5, label=label, **look)
 
 
 def _rows(ax: Axes, rows: Sequence[str], lacking: Collection[str], empty: str) -> None:
@@ -236,14 +253,17 @@ def against_floor(table: pd.DataFrame) -> Drawn:
     """
     table = table.assign(below=table["value"] < table["floor"])
     sets, ratios, methods = (list(dict.fromkeys(table[c])) for c in ("dataset", "S", "method"))
-    above = ("published", "o", style.SHADES[1])
-    marks = {False: above, True: ("published, below the baseline", "D", style.RED)}
+    above = "published", {"marker": "o", **PUBLISHED}
+    marks = {
+        False: above,
+        True: ("published, below the baseline", {"marker": "D", "color": style.RED}),
+    }
 
     def draw(ax: Axes, name: str, here: pd.DataFrame) -> pd.DataFrame:
-        for below, (label, form, colour) in marks.items():
+        for below, (label, look) in marks.items():
             dots = here[here["below"] == below]
             at = [methods.index(m) for m in dots["method"]]
-            ax.plot(dots["value"], at, form, color=colour, markersize=4, label=label)
+            ax.plot(dots["value"], at, linestyle="", markersize=4, label=label, **look)
         style.draw_floor(ax, here["floor"], upright=True)
         ax.set_title(name, fontsize="small")
         ax.set_yticks(range(len(methods)), methods, fontsize="small")
@@ -256,7 +276,10 @@ def against_floor(table: pd.DataFrame) -> Drawn:
         for d in sets
     ]
     size = (style.PAGE / len(sets), 0.17 * len(methods) + 0.5)
-    share: Style = {"sharex": True, "sharey": True, "xlabel": "accuracy"}
+    told = (
+        f"{table['below'].sum()} of {len(table)} published accuracies are below the {style.CALLED}"
+    )
+    share: Style = {"sharex": True, "sharey": True, "xlabel": "accuracy", "heading": told}
     figure, _ = fields(cells, draw, size, columns=len(sets), room=0.6, **share)
     return figure, table
 
@@ -273,14 +296,13 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
         rows = numbers.assign(gap=numbers["mean"] - numbers["value"])
         rows = rows.sort_values("gap", key=lambda gap: gap.abs()).reset_index(drop=True)
-        how: Style = {"color": "black", "fillstyle": "none", "markersize": 5}
-        ax.plot(rows["value"], rows.index, "o", label="published", **how)
+        ax.plot(rows["value"], rows.index, "o", label="published", markersize=5, **PUBLISHED)
         floor = rows["floor"].dropna()
         if len(floor):
             ax.plot(floor, floor.index, "x", color=style.FLOOR["color"], label=style.CALLED)
         for at, of in enumerate(rows.to_dict("records")):
             judged = of["verdict"] in JUDGED
-            look: Style = {"color": JUDGED.get(of["verdict"], "#777777"), "zorder": 1}
+            look: Style = {"color": JUDGED.get(of["verdict"], UNJUDGED), "zorder": 1}
             ax.plot([of["value"], of["mean"]], [at, at], linewidth=0.8, **look)
             label = f"measured: {of['verdict'] if judged else 'not judged'}"
             ax.plot([of["mean"]], [at], "o", markersize=4, label=label, **look)

@@ -51,7 +51,9 @@ def plane(
             style.mark_untrained(ax, name, runs.assign(method=method), x, y)
         theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, by)
         hollow(ax, theirs, "mean_x", "mean_y")
-        ax.plot(floor["mean_x"], floor["mean_y"], **(style.FLOOR if len(floor) else {}))
+        if len(floor):  # a single point would be a line without length
+            alone: Style = {"marker": "+"} if len(floor) == 1 else {}
+            ax.plot(floor["mean_x"], floor["mean_y"], **style.FLOOR, **alone)
         _name_ends(ax, [both, floor, theirs], by)
         ax.set_title(f"{name}, {style.seeds_of(both)}")
         return pd.concat([both, floor])
@@ -75,6 +77,8 @@ def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
             ax.plot(runs["x"], runs["y"], ".", color=colour, alpha=0.4, markersize=4)
             form = style.form_of(str(method))
             ax.plot(rows["x_mean"], rows["y_mean"], form, color=colour, label=method, ms=6)
+        seeds = frame.groupby("method")["seed"].nunique().to_frame("seeds")
+        ax.set_title(f"{name}, {style.seeds_of(seeds)}")
         same = frame[["x", "y"]].min().min(), frame[["x", "y"]].max().max()
         ax.plot(same, same, zorder=0, **style.MARK)
         return drawn

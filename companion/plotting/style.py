@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import Any, TypeVar
 
 import matplotlib.pyplot as plt
@@ -37,6 +37,8 @@ FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth":
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 LETTERS = 15  # of a heading, to the inch
+BRACKETS = re.compile(r"[\[(][^\])]*[\])]")  # what stays on one line of a heading
+INTERVAL = "95% CI: "
 CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
 FROM_ZERO = re.compile(
@@ -158,21 +160,28 @@ def finding(numbers: pd.DataFrame, method: str, other: str, unit: str = "points"
     gaps = (wide[method] - wide[other]).dropna() * (100 if unit else 1)
     mean, low, high = interval(gaps, (-100, 100) if unit else None)  # as claims have it
     digits = 1 if unit else 3
-    ends = "" if np.isnan(low) else f" [{low:.{digits}f}, {high:.{digits}f}]"
+    ends = "" if np.isnan(low) else f" [{rounded(low, digits)}, {rounded(high, digits)}]"
     seeds = f"{len(gaps)} seed{'s' * (len(gaps) != 1)}"
-    return f"{mean:+.{digits}f} {unit}".strip() + f"{ends}, {seeds}"
+    sign = "+" * (mean >= 0)
+    return f"{sign}{rounded(mean, digits)} {unit}".strip() + f"{ends}, {seeds}"
+
+
+def rounded(value: float, digits: int) -> str:
+    """Return a number in words, with more digits where it would be a negative zero."""
+    text = f"{value:.{digits}f}"
+    return text if float(text) or value > -1e-6 else f"{value:.1g}"
 
 
 def findings(
     panels: Mapping[str, pd.DataFrame], method: str, other: str, x: str = "round",
-    unit: str = "points",
+    unit: str = "points", *, every: bool = False,
 ) -> str:  # fmt: skip
     """Return a heading of one line: the ``finding`` of every real data set with both methods.
 
     Where no name tells of real data it is that of the last panel with both methods, of enough seeds
-    if there is one. It is at the
-    largest ``x`` that enough seeds of both have, or of all rows where ``x`` is "". Runs that did
-    not train are left out: where they leave fewer than `LEAST_SEEDS`, nothing is told.
+    if there is one, or of ``every`` panel. It is at the largest ``x`` that enough seeds of both
+    have, or of all rows where ``x`` is "". Runs that did not train are left out: where they leave
+    fewer than `LEAST_SEEDS`, nothing is told. The first interval has its name.
     """
     real, told, most = dict[str, str](), dict[str, str](), 0
     for name, rows in panels.items():
@@ -186,14 +195,15 @@ def findings(
             where = where.replace(" (standard)", "").replace(" (paper)", ", paper")
             where = where.replace("\n", ", ")
             here = {where: finding(rows, method, other, unit)}
-            real |= here if name.endswith(REAL) else {}
+            real |= here if every or name.endswith(REAL) else {}
             seeds = min(LEAST_SEEDS, rows["seed"].nunique())
             told, most = (here, seeds) if seeds >= most else (told, most)
     shown = [*(real or told).items()]
-    if len(shown) > 1:
-        each = (f"{how.rpartition(',')[0]} ({where})" for where, how in shown)  # titles have seeds
-        return f"{method} minus {other}: {'; '.join(each)}"
-    return "".join(f"{method} minus {other}{f' ({p})' * bool(p)}: {how}" for p, how in shown)
+    each = [f"{how.rpartition(',')[0]} ({where})" for where, how in shown]  # titles have seeds
+    line = f"{method} minus {other}: {'; '.join(each)}"
+    if len(shown) < 2:
+        line = "".join(f"{method} minus {other}{f' ({p})' * bool(p)}: {how}" for p, how in shown)
+    return line.replace(" [", f" [{INTERVAL}", 1)
 
 
 def _sound(name: str, rows: pd.DataFrame) -> pd.DataFrame:
@@ -369,8 +379,7 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     if heading:
         wide = int(LETTERS * figure.get_figwidth())
         small = max(map(len, heading.splitlines())) > wide  # small letters spare a line
-        across = int(wide * (1.2 if small else 1))
-        lines = [fill(line, across, break_on_hyphens=False) for line in heading.splitlines()]
+        lines = wrapped(heading, int(wide * (1.2 if small else 1)))
         figure.suptitle("\n".join(lines), fontsize="small" if small else "medium")
     known: dict[str, Any] = {}
     for ax in figure.axes:
@@ -383,11 +392,12 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
         names = []
     if names or absent:
         # As many columns as fit: of each a handle, and letters of its longest name, in inches.
-        across = max(len(names), 1)
+        across = many = max(len(names), 1)
         while across > 2 and figure.get_figwidth() < sum(
             0.6 + 0.065 * max(map(len, column)) for column in np.array_split(names, across)
         ):
             across -= 1
+        across = -(-many // -(-many // across))  # rows of about as many
         wide = int(1.2 * LETTERS * figure.get_figwidth())  # small letters
         legend = figure.legend(
             [known[name] for name in names],
@@ -400,6 +410,24 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
         )
         legend.get_title().set_color("grey")
     laid_out(figure)
+
+
+def wrapped(heading: str, wide: int) -> list[str]:
+    """Return a heading in lines of at most ``wide`` letters, which are about equally long.
+
+    What is in brackets, as an interval, stays on one line if it is no longer than half of it.
+    """
+
+    def glued(part: re.Match[str]) -> str:
+        return part[0].replace(" ", "\N{NO-BREAK SPACE}") if len(part[0]) <= wide / 2 else part[0]
+
+    lines = []
+    for line in BRACKETS.sub(glued, heading).splitlines():
+        cut = partial(wrap, line, break_on_hyphens=False, break_long_words=False)
+        fewest = len(cut(wide))
+        narrow = (w for w in range(-(-len(line) // max(fewest, 1)), wide) if len(cut(w)) == fewest)
+        lines += cut(max(next(narrow, wide), 1))
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _is_line(handle: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Local models that are held together: by a proximal term, control variates, or a contrast."""
+"""Methods against client drift: a proximal term, control variates, or a contrast."""
 
 from functools import reduce
 from typing import ClassVar

@@ -20,7 +20,7 @@ Bytes = tuple[Tensor, Tensor]  # sent to, and by, every client of a cohort, int6
 
 @value
 class FedAvg(Algorithm):
-    """One global model: clients run SGD, the server averages what they have learned.
+    """One global model: clients run SGD, the server averages their updates.
 
     ``epochs`` E, ``batch_size`` B (None: all examples at once), ``client`` the optimiser of w_s
     (SGD with rate alpha), ``server`` that of w (with rate beta; SGD with rate 1 is plain averaging,

@@ -30,7 +30,7 @@ PREPARED = "server/prepared"  # bytes down and up of the round that found the co
 
 
 class Opened(NamedTuple):
-    """A prediction before its private part has spoken.
+    """The shared part of a prediction.
 
     ``entry`` ``[B, ...]`` is what the private part is given, ``rest`` ``[B, classes]`` the logits
     without it.
@@ -320,10 +320,10 @@ class FedCP(SplitModel):
         logits = own(r * h) + head(s * h)
         r = soft Gumbel choice at temperature 1 of ReLU(LayerNorm(Linear(h * v_j)))
 
-    v_j, who the client is, is the sum of the rows of its personal head's weight at unit length; the
-    policy is shared. Base, policy and personal head are trained; the received head is not, and
-    what is sent back for it is the mean of it and the personal one. ``apart`` is lambda of the
-    maximum mean discrepancy that keeps features near those of the received base:
+    v_j, the client's embedding, is the sum of the rows of its personal head's weight, at unit
+    length; the policy is shared. Base, policy and personal head are trained; the received head is
+    not, and what is sent back for it is the mean of it and the personal one. ``apart`` is lambda of
+    the maximum mean discrepancy that keeps features near those of the received base:
 
         CE + lambda MMD^2(f(x), f_g(x))
 
@@ -347,7 +347,7 @@ class FedCP(SplitModel):
         return {**model, **own, **placed(add_prefix(policy, POLICY), fed)}
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return who each client is, ``[clients, D]``."""
+        """Return the embedding of each client, ``[clients, D]``."""
         return {"who": normalize(state.local[f"{OWN}weight"][rows].sum(1), dim=-1)}
 
     broadcast = MOON.broadcast  # the received base

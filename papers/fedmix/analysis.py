@@ -17,6 +17,7 @@ from scipy.optimize import linear_sum_assignment
 
 from companion import frames, plotting
 from companion.frames import ByMethod, final
+from companion.plotting.style import INTERVAL, real_first
 from fedlib import data as datasets
 from fedlib.algorithms import FedAvg, FedMix, Private, SecureSum
 from fedlib.models import Net
@@ -75,6 +76,14 @@ def by_tensor(frame: pd.DataFrame) -> pd.DataFrame:
     rows = late(frames.divergences(frame))
     rows = rows.assign(tensor=rows["item"].str.removeprefix("experts."))
     return rows.groupby(["tensor", *RUN])["value"].mean().reset_index()
+
+
+def layer_names(tensors: Sequence[str]) -> dict[str, str]:
+    """Return what readers call a network's tensors: "layer 1 weight", and "output bias"."""
+    layers = dict.fromkeys(name.rpartition(".")[0] for name in tensors)
+    called = {layer: f"layer {i}" for i, layer in enumerate(layers, 1)} | {"head": "output"}
+    parts = {name: name.rpartition(".") for name in tensors}
+    return {name: f"{called[layer]} {kind}" for name, (layer, _, kind) in parts.items()}
 
 
 def spread(rounds: Sequence[int], count: int) -> list[int]:
@@ -324,6 +333,18 @@ def course(frame: pd.DataFrame, permutations: Truth) -> pd.DataFrame:
 def measure(course: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return one measure of a course as a curve: columns method, seed, round, value."""
     return course[[*RUN, "round"]].assign(value=course[name])
+
+
+def reached(curves: Mapping[str, pd.DataFrame], method: str, most: float) -> str:
+    """Return in words which share a ``method`` has by round ``most``, with its interval.
+
+    Of the first field, where those of real data come first. As the claims have it.
+    """
+    rows = curves[real_first(curves)[0]].query("method == @method and round <= @most")
+    ends = rows.sort_values("round").groupby("seed")["value"].last()
+    mean, low, high = frames.interval(ends, (0, 1))
+    told = f"{method}, round {rows['round'].max()}: {mean:.2f}"
+    return f"{told} [{INTERVAL}{low:.2f}, {high:.2f}], {len(ends)} seeds"
 
 
 def parted(course: pd.DataFrame) -> pd.DataFrame:

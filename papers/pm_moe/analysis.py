@@ -197,7 +197,7 @@ def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.Data
 
 
 def by_stage(gains: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return tables of `gains` by S, S = 0 last, for what headings tell: their names are methods.
+    """Return tables of `gains` by S for what headings tell: their names are methods.
 
     Of what all of the tables have; "alone" is what the first has before.
     """
@@ -206,7 +206,7 @@ def by_stage(gains: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     alone = next(iter(gains.values())).set_index(keys)["before"]
     every = pd.concat({**after, "alone": alone}, axis=1, join="inner").reset_index(keys[1:])
     long = every.melt(keys[1:], var_name="method")
-    return {f"S = {s:g}": long[long["S"] == s] for s in sorted(long["S"].unique(), reverse=True)}
+    return {f"S = {s:g}": long[long["S"] == s] for s in sorted(long["S"].unique())}
 
 
 def ablation(table: pd.DataFrame) -> pd.DataFrame:

@@ -103,11 +103,13 @@ def tried(frame: pd.DataFrame) -> pd.DataFrame:
 def losses(frame: pd.DataFrame) -> pd.DataFrame:
     """Return FedAvg's losses over its rounds at the least and the largest p (001's appendix).
 
-    Training: of a cohort while it trains; validation: the mean over clients that were evaluated.
-    Columns method ("least p, training"), seed, round, value.
+    Training: of a cohort while it trains, mean over a fiftieth of the rounds, as few clients of a
+    round make it noisy; validation: the mean over clients that were evaluated. Columns method
+    ("least p, training"), seed, round, value.
     """
     ours = frame[frame["method"] == FEDAVG]
     courses = [frames.curve(ours, metric).assign(of=of) for of, metric in LOSSES.items()]
+    courses[0] = frames.smooth(courses[0], max(1, int(frame["round"].max()) // 50))
     rows = pd.concat(courses, ignore_index=True)
     ends = dict(zip((rows["p"].min(), rows["p"].max()), SKEWS, strict=True))
     rows = rows[rows["p"].isin(list(ends))]

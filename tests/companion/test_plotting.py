@@ -2,6 +2,7 @@
 
 from itertools import pairwise, product
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,6 +18,13 @@ from papers.pm_moe import WITH_MOE
 from papers.registry import SECTIONS
 
 LABELS = np.array([[0.8, 0.2], [0.2, 0.8]])  # two clients, two labels
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """Close what a test has drawn."""
+    yield
+    plt.close("all")
 
 
 def curve(**ends):
@@ -40,11 +48,11 @@ def test_save_writes_three_files_whose_bytes_do_not_change():
 
 def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     one, other = Cell("one", curve(zz=0.4, FedMix=0.6)), Cell("other", curve(FedAvg=0.5), zero=True)
-    sent = Cell("sent", curve(FedAvg=0.5), x="gigabytes", mark=1.0)
+    sent = Cell("sent", curve(FedAvg=0.5), x="gigabytes", mark=1.0, called="budget")
     figure, frame = plotting.grid([[one, other], [sent]], heading="all")
     assert [ax.get_visible() for ax in figure.axes] == [True, True, True, False]
     named = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert named == [FEDAVG, FEDMIX, "zz"]  # as in every figure, what has no look of its own last
+    assert named == [FEDAVG, FEDMIX, "zz", "budget"]  # as in every figure, others at the end
     assert figure.get_suptitle() == "all" and figure.axes[2].get_xlabel().startswith("gigabytes")
     assert set(frame["panel"]) == {"one", "other", "sent"} and frame["seeds"].eq(3).all()
     end = frame[(frame["panel"] == "other") & (frame["round"] == 4)]
@@ -101,6 +109,8 @@ def test_few_curves_are_named_at_their_ends_and_show_their_seeds():
     (ax,) = figure.axes
     assert [t.get_text() for t in ax.texts] == [FEDAVG, FEDMIX] and not figure.legends
     assert len(ax.get_lines()) == 2 + 6 and frame["low"].notna().all()  # of what is not drawn too
+    figure, _ = plotting.curves({"here": curve(FedAvg=0.5)}, ylabel="y", at=[2], mark="half")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [FEDAVG, "half"]
     together, _ = plotting.curves({"here": curve(FedAvg=0.2, FedMix=0.201)}, ylabel="y")
     assert together.legends and not together.axes[0].texts
 
@@ -121,7 +131,7 @@ def test_a_finding_is_put_into_words_at_the_last_round():
             for r in (0, 1)]  # fmt: skip
     table = pd.DataFrame(rows, columns=["method", "seed", "round", "value"])
     alone = {"other": table[table["method"] == "a"]}
-    told = "+10.0 points [10.0, 10.0], 3 seeds"
+    told = "+10.0 points [95% CI: 10.0, 10.0], 3 seeds"
     assert plotting.findings({"here": table}, "a", "b") == f"a minus b: {told}"
     both = {"first": table, "here": table} | alone  # one line, of the last that has both
     assert plotting.findings(both, "a", "b") == f"a minus b (here): {told}"
@@ -129,14 +139,19 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert plotting.findings(real, "a", "b") == f"a minus b (C): {told}"
     real |= {"M (standard)": table} | alone
     short = told.removesuffix(", 3 seeds")  # each field's title has them
-    assert plotting.findings(real, "a", "b") == f"a minus b: {short} (C); {short} (M)"
+    plain = short.replace("95% CI: ", "")  # the first one explains the others
+    assert plotting.findings(real, "a", "b") == f"a minus b: {short} (C); {plain} (M)"
+    each = plotting.findings({"S = 0": table, "S = 20": table}, "a", "b", every=True)
+    assert each == f"a minus b: {short} (S = 0); {plain} (S = 20)"
     few = table[table["seed"] < 2]
     assert plotting.findings({"here": few}, "b", "a") == "b minus a: -10.0 points, 2 seeds"
     assert (
         plotting.findings({"here": table, "larger": few}, "a", "b") == f"a minus b (here): {told}"
     )
+    ends = [style.rounded(v, 1) for v in (-0.04, 0.04, 1e-9, -7.04)]
+    assert ends == ["-0.04", "0.0", "0.0", "-7.0"]
     plain = plotting.findings({"here": table}, "a", "b", unit="")
-    assert plain == "a minus b: +0.100 [0.100, 0.100], 3 seeds"
+    assert plain == "a minus b: +0.100 [95% CI: 0.100, 0.100], 3 seeds"
     wide = [("a", 0, 0.8), ("a", 1, 0.9), ("a", 2, 1.0), *(("b", seed, 0.0) for seed in range(3))]
     ends = pd.DataFrame(wide, columns=["method", "seed", "value"])
     found = plotting.findings({"here": ends}, "a", "b", "")
@@ -150,6 +165,54 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     gone = pd.DataFrame({"method": "b", "seed": range(4), "round": 1, "why": "no"})
     trained = {style.Title("here", untrained=gone): pd.concat([table, late])}
     assert plotting.findings(trained, "a", "b").endswith(", 6 seeds")  # at round 0
+
+
+def test_a_heading_is_broken_evenly_and_never_within_brackets():
+    told = "FedMix minus FedAvg: +1.8 points [0.9, 2.6] (CIFAR-10); -0.1 points [-0.6, 0.5] (MNIST)"
+    lines = style.wrapped(f"a short line\n{told}", 75)
+    assert lines[0] == "a short line" and len(lines) == 3 and " ".join(lines[1:]) == told
+    assert len(lines[1]) < 60 and len(lines[2]) > 25  # greedily the second would be one word
+    for wide in range(28, 80):
+        assert all(line.count("[") == line.count("]") for line in style.wrapped(told, wide))
+    assert style.wrapped("", 10) == []
+
+
+def test_no_row_of_a_legend_is_nearly_empty():
+    ends = {name: 0.2 + i / 1000 for i, name in enumerate(["FedAvg", "Biased FedAvg", "IFCA"])}
+    rows = curve(**ends, **{"Mixture, global expert trained": 0.3})
+    (legend,) = plotting.curves({"here": rows}, ylabel="y")[0].legends
+    assert len(legend.get_texts()) == 4 and legend._ncols == 2
+
+
+def test_tiles_of_counts_begin_at_the_top_and_their_colours_at_one():
+    counts = np.array([[3, 0], [1, 2]])  # two clients, two classes
+    figure, _ = plotting.label_counts(counts, ["a", "b"])
+    image, bar = figure.axes[0].images[0], figure.axes[1]
+    assert image.get_clim() == (1, 3) and bar.get_ylim()[0] == 1  # what is none is white
+    low, high = figure.axes[0].get_ylim()
+    assert low > high and image.get_array().mask[1, 0]
+    figure, _ = plotting.partitions({"here": counts}, heading="where")
+    assert figure.get_suptitle() == "where"
+
+
+def test_published_marks_are_hollow_and_others_easy_to_see():
+    rows = [("a", group, 0.5, 0.4, 0.6) for group in ("ours", "published")]
+    frame = pd.DataFrame(rows, columns=["row", "group", "mean", "low", "high"])
+    figure, _ = plotting.dots({"here": frame}, xlabel="x", black="published")
+    marks = {line.get_label(): line for line in figure.axes[0].lines}
+    hollow = marks["published"]
+    assert (hollow.get_color(), hollow.get_fillstyle(), hollow.get_marker()) == (
+        "black",
+        "none",
+        "o",
+    )
+    assert marks["ours"].get_color() == style.SHADES[1]
+    tall = figure.get_figheight()
+    figure, _ = plotting.dots({"here": frame}, xlabel="x", colours={"published": "red"})
+    marks = {line.get_label(): line for line in figure.axes[0].lines}
+    assert [marks[group].get_color() for group in ("ours", "published")] == ["#777777", "red"]
+    assert [*marks["ours"].get_ydata()] == [*marks["published"].get_ydata()] == [0]
+    assert figure.get_figheight() < tall
 
 
 def test_noise_about_a_level_is_not_stretched_to_the_height_of_a_field():
@@ -203,6 +266,19 @@ def test_the_ends_of_a_curve_have_their_values_and_crosses_lie_behind_means():
     (cross,) = [line for line in ax.lines if line.get_marker() == "x"]
     (means,) = [line for line in ax.lines if line.get_label() == "a"]
     assert cross.get_zorder() < means.get_zorder()
+
+
+def test_a_floor_at_one_place_is_seen_and_planes_tell_their_seeds():
+    rows = [(m, s, 0.2, k, 0.5) for m in ("a", theme().floor) for s in range(3) for k in "xy"]
+    table = pd.DataFrame(rows, columns=["method", "seed", "p", "metric", "value"])
+    figure, _ = plotting.plane({"here": table}, x="x", y="y", by="p")
+    (floor,) = [line for line in figure.axes[0].lines if line.get_label() == style.CALLED]
+    assert floor.get_marker() == "+"
+    sides = pd.DataFrame(
+        {"method": "a", "seed": [0, 0, 1], "client": [0, 1, 0], "x": 0.1, "y": 0.2}
+    )
+    figure, _ = plotting.versus({"here": sides})
+    assert figure.axes[0].get_title() == "here, 2 seeds"
 
 
 def test_real_data_come_first_and_digits_last():

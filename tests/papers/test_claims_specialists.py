@@ -33,6 +33,18 @@ def table_of(values, ps=(0.2, 1.0), seeds=3, **more):
     return table.assign(value=table["value"] + 0.001 * table["seed"], **more)
 
 
+def test_noisy_training_losses_are_averaged_over_rounds_and_validation_is_not():
+    logged = {(FEDAVG, metric): 0 for metric in analysis.LOSSES.values()}
+    frame = grid(logged, p=(0.2, 1.0), seed=range(2), round=range(101))
+    frame["value"] = 10.0 * (frame["round"] % 2)  # 0, 10, 0, 10, ...
+    drawn = analysis.losses(frame).groupby("method")["value"].unique()
+    assert {name: sorted(values) for name, values in drawn.items()} == {
+        f"{skew}, {of}": [5.0] if of == "training" else [0.0, 10.0]
+        for skew in analysis.SKEWS
+        for of in analysis.LOSSES
+    }
+
+
 def test_a_run_ends_with_the_state_that_it_kept():
     frame = grid({("a", "m"): 0, ("b", "m"): 0}, round=(0, 2, 4), client=range(3))
     frame["value"] = 10.0 * frame["round"] + frame["client"]

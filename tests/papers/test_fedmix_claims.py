@@ -71,6 +71,8 @@ def test_divergence_of_every_tensor_is_that_of_the_last_quarter():
     cells = product(methods, tensors, (50, 80, 100), range(2))
     rows = [diverging(m, 0, t, t * (1 + k), f"{start}{of}", k) for (m, start), of, t, k in cells]
     table = analysis.by_tensor(logged(rows, [diverging(FEDMIX, 0, 100, 9.0, "phi")]))
+    named = analysis.layer_names(["base.0.bias", "base.0.weight", "base.3.bias", "head.bias"])
+    assert [*named.values()] == ["layer 1 bias", "layer 1 weight", "layer 2 bias", "output bias"]
     assert set(table["tensor"]) == {"base.0.weight", "head.bias"} and len(table) == 4
     assert (table["value"] == 90 * 1.5).all()  # rounds 80 and 100, both experts
 

@@ -322,14 +322,14 @@ def test_heads_and_bases_are_those_of_clients():
     assert {n for n in found["trained on all data"]} > {*state.local}
 
 
-def test_headings_pair_what_both_stages_have_and_end_with_nothing_shared():
+def test_headings_pair_what_both_stages_have():
     """Two methods, of which only one was denoised at S = 0; by hand: .8 - .7, and .6 before."""
     columns = ["method", "S", "seed", "after", "before"]
     rows = [("FedPer", 0.0, 0, 0.7, 0.6), ("FedRep", 0.0, 0, 0.1, 0.2)]
     mixed = pd.DataFrame(rows, columns=columns)
     mixed = pd.concat([mixed, mixed.assign(S=20.0)])
     fields = analysis.by_stage({"mixed": mixed, "denoised": mixed[::2].assign(after=0.8)})
-    assert [*fields] == ["S = 20", "S = 0"]
+    assert [*fields] == ["S = 0", "S = 20"]
     assert fields["S = 0"].set_index("method")["value"].to_dict() == {
         "mixed": 0.7, "denoised": 0.8, "alone": 0.6,
     }  # fmt: skip
