@@ -124,7 +124,7 @@ def progress(registry: Registry) -> pd.DataFrame:
 
 
 def _spent(made: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the CPU seconds of a stored run, as far as they are known, and its time on a GPU."""
+    """Return the CPU seconds of a stored run that are known, and its time on a GPU."""
     parts = made.get("segments", ())
     on_gpu = [part["seconds"] for part in parts if part["device"] not in provenance.CPUS]
     return sum(part.get("cpu_seconds", 0.0) for part in parts), sum(on_gpu)

@@ -1,6 +1,7 @@
 """Scores of generalists and specialists: set beside the papers', and judged."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -114,7 +115,10 @@ def test_how_far_fedavg_is_from_print_is_a_mean_over_tests_and_p():
 
 @pytest.mark.parametrize(("near", "which"), [(0.3, "latter"), (0.1, "former"), (0.2, "neither")])
 def test_which_fedavg_is_printed_follows_the_runs(monkeypatch, near, which):
-    """The average is 20 points above what is printed, the last client's as far or not below it."""
+    """The average is 20 points above what is printed, the last client's as far or not below it.
+
+    At p = 1, where a FedAvg did not train, neither counts.
+    """
     known = analysis.printed("001", "cifar10").query(
         "method == @FEDAVG and metric in (@GLOBAL, @OWN)"
     )
@@ -122,11 +126,14 @@ def test_which_fedavg_is_printed_follows_the_runs(monkeypatch, near, which):
     plain = known.merge(seeds, how="cross").eval("value = value + 0.2 + more")
     last = known.query("p > 0.5").merge(seeds, how="cross").eval("value = value - 0.4 + @near")
     last = last.assign(departure=LAST_CLIENT)
-    tables = {"as_released": last, "specialists": plain}
+    last["value"] += last["p"].eq(1.0)
+    gone = pd.DataFrame({"method": [FEDAVG], "seed": [0], "why": ["kept round 0"], "p": [1.0]})
+    tables = {"as_released": (last, gone), "specialists": (plain, gone[:0])}
+    tables = {s: SimpleNamespace(table=t, untrained=u) for s, (t, u) in tables.items()}
     monkeypatch.setattr(findings, "panels", lambda s, scale: {"cifar10": tables[s]})
-    monkeypatch.setattr(analysis, "of_panel", lambda table: table)
+    monkeypatch.setattr(analysis, "of_panel", lambda panel: panel.table)
     found = findings._printed_fedavg()
-    assert which in found["which"] and found["average"] == "20.0"
+    assert which in found["which"] and found["average"] == "20.0" and "1" not in found["ps"]
     assert found["last"] == f"{100 * abs(near - 0.4):.1f}"
     monkeypatch.setattr(findings, "panels", lambda s, scale: {})
     with pytest.raises(Missing):
