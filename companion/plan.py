@@ -147,17 +147,7 @@ def campaign(
     address. The same command continues what was interrupted. ValueError from the standard scale on
     in a checkout that names no code. SweepFailed if runs failed.
     """
-    if blocks and sections:
-        raise ValueError("give blocks of the campaign or sections of a scale, not both")
-    if blocks:
-        chosen = {b.number: b for b in registry.blocks}
-        if unknown := {*blocks} - {*chosen}:
-            known = f"the campaign has {min(chosen)} to {max(chosen)}"
-            raise UnknownName(f"unknown block {min(unknown)}; {known}")
-        asked = [p for n in blocks for p in of_block(registry, chosen[n])]
-        what = f"block {', '.join(map(str, blocks))} of the campaign"
-    else:
-        asked, what = planned(registry, scale, sections), f"the {scale} scale"
+    asked, what = _asked(registry, scale, sections, blocks)
     asked = [*{p.experiment: p for p in asked}.values()]
     gone = diverged(p.experiment for p in asked)
     missing = [p for p in asked if p.experiment not in gone and find(p.experiment) is None]
@@ -181,6 +171,22 @@ def campaign(
         left = [p for p in missing if not RunFolder(p.experiment).complete]
         text = f"{len(left)} runs are left:\n{listed(left)}" if left else "all runs are stored"
         print(text, flush=True)
+
+
+def _asked(
+    registry: Registry, scale: str, sections: Sequence[str], blocks: Sequence[int]
+) -> tuple[list[Planned], str]:
+    """Return the runs of blocks, or else of sections, and what these are in words."""
+    if blocks and sections:
+        raise ValueError("give blocks of the campaign or sections of a scale, not both")
+    if not blocks:
+        return planned(registry, scale, sections), f"the {scale} scale"
+    chosen = {b.number: b for b in registry.blocks}
+    if unknown := {*blocks} - {*chosen}:
+        known = f"the campaign has {min(chosen)} to {max(chosen)}"
+        raise UnknownName(f"unknown block {min(unknown)}; {known}")
+    what = f"block {', '.join(map(str, blocks))} of the campaign"
+    return [p for n in blocks for p in of_block(registry, chosen[n])], what
 
 
 def summed(plan: Sequence[Planned], missing: Sequence[Planned]) -> pd.DataFrame:
