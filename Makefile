@@ -160,7 +160,7 @@ gpu: $(ENV)  ## on a GPU: measure speed, distance from a CPU's numbers, and what
 determinism: $(ENV)  ## measure which runs have the same bits, and how far apart the others are
 	$(PY) -m benchmarks.determinism $(call option,DEVICE,device)
 
-robust: $(ENV)  ## kill, starve and mislead it, and count what breaks: about ten minutes
+robust: $(ENV)  ## kill, starve and mislead it, and count what breaks: some minutes
 	$(PY) -m benchmarks.robustness
 
 mutants: $(ENV)  ## change FILES a little, one change at a time, and count what no test sees: hours
