@@ -111,7 +111,7 @@ def progress(registry: Registry) -> pd.DataFrame:
     """Return how far the campaign is: of every block its runs, the stored ones, and hours.
 
     CPU hours spent are those of stored runs whose CPU seconds are known; planned ones were fixed
-    before the first run. GPU hours are the time that each run was on a card, shared or not.
+    before the first run. Hours on a GPU are those of runs, which may share a card.
     """
     rows = []
     for block in registry.blocks:
@@ -119,7 +119,7 @@ def progress(registry: Registry) -> pd.DataFrame:
         stored = [r.provenance for r in found if r is not None]
         spent = np.sum([(0.0, 0.0), *(_spent(made) for made in stored)], axis=0) / 3600
         rows.append((block.number, block.what, len(found), len(stored), *spent, block.hours))
-    names = ["block", "what", "runs", "stored", "CPU hours spent", "on a GPU", "CPU hours planned"]
+    names = ["block", "what", "runs", "stored", "CPU hours spent", "hours on a GPU", "planned"]
     return pd.DataFrame(rows, columns=names).set_index("block")
 
 

@@ -239,7 +239,7 @@ def _printed_fedavg() -> Numbers:
     average, theirs = (two_experts.distances(table, known) for table in sides)
     nearer = judge("The last client's model is nearer", "", average, theirs)
     word = {HOLDS: "the latter is nearer", FAILS: "the former is nearer", OPEN: "neither is nearer"}
-    rest = ", which explains a part of the difference" if nearer.verdict == HOLDS else ""
+    rest = ", which would explain a part of the difference" if nearer.verdict == HOLDS else ""
     off = (f"{100 * np.mean([*each.values()]):.1f}" for each in (average, theirs))
     said = dict(zip(("average", "last"), off, strict=True))
     said |= {"which": word[nearer.verdict] + rest, "by": number(nearer, *TESTED)}
@@ -313,7 +313,7 @@ def _joining() -> Numbers:
     new = table[table["metric"].eq("test_accuracy_new_shard")].set_index("method")["value"]
     said = {"right": f"{lost.effect:.1%} [{lost.low:.1%}, {lost.high:.1%}]", **rates}
     said |= {
-        "early": f"{ours.rounds:,}",
+        "rounds": f"{ours.rounds:,}",
         "published": f"{new['FedAvg'] - new['FedMix (K=4)']:.1f}",
         "numbers": len(table),
     }

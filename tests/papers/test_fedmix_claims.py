@@ -1,6 +1,8 @@
 """FedMix's claims about training, traffic and new clients (000), on numbers to check by hand."""
 
+from functools import partial
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -56,6 +58,21 @@ def test_specialisation_claims_read_the_right_rows():
     assert found == "hhhedhehdd"
     without = [row for row in rows if row[0] != names.ORIGINAL]
     assert initials(claims.specialisation_claims(logged(without), 0.05)) == found[:-1]
+
+
+def test_runs_of_a_few_methods_over_the_papers_rounds_decide_what_is_about_these():
+    """What phi's travel tells on the way is what the last round tells: it is asked once."""
+    rounds, rows = claims.PAPER_ROUNDS, []
+    for seed, (method, entropy) in product(range(3), ((FEDMIX, 0.01), (names.ENSEMBLE, 0.69))):
+        rows += posterior(method, seed, [[1, 0], [0, 1]], rounds)
+        rows.append(told(method, seed, rounds, "q_entropy", entropy + 1e-4 * seed))
+        rows.append(told(method, seed, rounds, "test_accuracy", entropy + 1e-3 * seed, client=0))
+    judge = partial(claims.specialisation_claims, logged(rows), analysis.PAPER_TRAVEL / rounds)
+    panel = SimpleNamespace(name="Digits", frame=logged(rows))
+    ((name, every),) = claims.over_rounds([panel], lambda _: judge()).items()
+    assert name == f"Digits, {rounds:,} rounds"
+    # One-hot and alive; H(q) keeps all of log 2; behind the ensemble; there is no FedAvg.
+    assert initials(every) == "hhhd" and len(judge()) == 8
 
 
 @pytest.mark.parametrize(("early", "fedmix", "expected"), [(3.9, 3.0, "hh"), (4.0, 4.0, "du")])
