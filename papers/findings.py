@@ -217,6 +217,7 @@ def _opted_out() -> Numbers:
 def _last_client() -> Numbers:
     shown = [_panel(section, "cifar10") for section in ("as_released", "specialists")]
     released, plain = map(two_experts.of_panel, shown)
+    released = two_experts.where_trained(released, *shown)
     last = released[released["departure"] == LAST_CLIENT]
     ps = last["p"].unique().tolist()
     theirs, average = (by(rows, metric=two_experts.GLOBAL)(FEDAVG, p=ps) for rows in (last, plain))
@@ -230,10 +231,9 @@ def _printed_fedavg() -> Numbers:
     if not all("cifar10" in there for there in shown):
         raise Missing("FedAvg and the last client's model at their own scale")
     both = [there["cifar10"] for there in shown]
-    untrained = pd.concat([panel.untrained for panel in both])
-    gone = untrained.loc[untrained["method"].eq(FEDAVG), "p"]
     released, plain = map(two_experts.of_panel, both)
-    last = released[released["departure"].eq(LAST_CLIENT) & ~released["p"].isin(gone)]
+    released = two_experts.where_trained(released, *both)
+    last = released[released["departure"] == LAST_CLIENT]
     known = two_experts.printed("001", "cifar10")
     sides = (plain[plain["p"].isin(last["p"])], last)
     average, theirs = (two_experts.distances(table, known) for table in sides)
