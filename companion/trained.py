@@ -57,15 +57,15 @@ def why_untrained(result: Result, floor: float = nan) -> str:
 
     ``floor`` is the accuracy of the majority class on the same clients' own tests, NaN if unknown.
     """
-    one, kept = result.experiment, [*result.curve("kept_round").values()]
-    if kept and kept[-1] == 0:
+    one, logged = result.experiment, result.logged
+    if "kept_round" in logged and [*result.curve("kept_round").values()][-1] == 0:
         return KEPT
     if one.after or one.rounds <= 1 or isinstance(one.algorithm, CommonestLabel):
         return ""
-    curves = {metric: result.curve(metric) for metric in (OWN, *OTHERS)}
+    curves = {metric: result.curve(metric) for metric in (OWN, *OTHERS) if metric in logged}
     ends = dict[str, float]()
     for metric in curves:
-        with suppress(ValueError):  # not logged, or not of the round that was kept
+        with suppress(ValueError):  # not logged of the round that was kept
             ends[metric] = result.ended(metric)
     ends = {metric: value for metric, value in ends.items() if not np.isnan(value)}
     if ends and all(value <= curves[metric].get(0, -inf) for metric, value in ends.items()):

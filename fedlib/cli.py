@@ -218,9 +218,7 @@ def show(
     _import(modules)
     entry = _only(key)
     result = _read(entry)
-    names = sorted(result.metrics["metric"].unique().to_pylist())
     if curve:
-        one_of("metric", curve, names)
         show_table(("round", curve), [*result.curve(curve).items()])
         return
     spec, end = dict(entry.spec), f"{entry.completed}/{entry.spec['rounds']} rounds"
@@ -228,7 +226,7 @@ def show(
     print(f"{as_code(spec)}\nkey {entry.key}, {end}, {entry.state}, {entry.path}")
     for name, what in {**({MADE_OF: made_of} if made_of else {}), **result.provenance}.items():
         print(f"  {name}: {what if isinstance(what, str) else json.dumps(what)}")
-    last = [(name, *[*result.curve(name).items()][-1]) for name in names]
+    last = [(name, *[*result.curve(name).items()][-1]) for name in result.logged]
     if last:
         show_table(("metric", "round", "mean"), last)
 

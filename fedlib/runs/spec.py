@@ -21,7 +21,7 @@ from fedlib.engine.evaluate import Scores
 from fedlib.metrics import gradient_divergence
 from fedlib.runs.source import digest, foreign
 from fedlib.tasks import Task
-from fedlib.values import NonNegativeInt, PositiveInt, from_dict, key_of, to_dict, value
+from fedlib.values import NonNegativeInt, PositiveInt, from_dict, key_of, one_of, to_dict, value
 
 # Raise this when the same experiment would give other numbers than before (a change of default, a
 # repaired bug): old results then keep their key and are no longer found.
@@ -191,7 +191,7 @@ class Result:
     validation_accuracy, validation_nll, test_accuracy and test_nll of every client on its own
     examples, adapted_validation_accuracy and adapted_test_accuracy of the cohort just after it has
     trained, and global_accuracy; the last also everywhere_accuracy. Algorithms add their own:
-    ``sorted(set(result.metrics["metric"].to_pylist()))`` is all that there is.
+    ``logged`` are all that there are.
 
     >>> result = run(tiny)
     >>> sorted(result.curve("train_loss"))
@@ -228,14 +228,20 @@ class Result:
 
         return loaded(self, client, device)[1]
 
+    @property
+    def logged(self) -> list[str]:
+        """The names of its metrics, in alphabetical order."""
+        return sorted(self.metrics["metric"].unique().to_pylist())
+
     def select(self, metric: str) -> pa.Table:
-        """Return the rows of one metric."""
+        """Return the rows of one metric; UnknownName for one that it never ``logged``."""
+        one_of("metric of this run", metric, self.logged)
         return self.metrics.filter(pc.field("metric") == metric)
 
     def curve(self, metric: str) -> dict[int, float]:
         """Return a metric by round, averaged over all else that it has: clients, experts, items.
 
-        It is nan where no value is a number, and without rounds for what was never logged.
+        It is nan where no value is a number. UnknownName for a metric that it never ``logged``.
         """
         rows = self.select(metric).group_by("round")
         means = rows.aggregate([("value", "mean")]).sort_by("round")
@@ -247,15 +253,15 @@ class Result:
 
         That is the last round's, or of a run that kept its best state that of the round it kept.
         ValueError where it logged none of that state, as of one that a callback has stopped between
-        two rounds that are scored.
+        two rounds that are scored; UnknownName, which is one, for a metric never ``logged``.
 
         >>> result = run(tiny)
         >>> result.ended("test_accuracy") == result.curve("test_accuracy")[2]
         True
         """
-        curve, kept = self.curve(metric), self.curve("kept_round")
-        last = pc.max(self.metrics["round"]).as_py()
-        at = int(next(iter(kept.values()))) if kept else last
+        curve, last = self.curve(metric), pc.max(self.metrics["round"]).as_py()
+        kept = [*self.curve("kept_round").values()] if "kept_round" in self.logged else []
+        at = int(kept[0]) if kept else last
         if at not in curve:
             what = f"logged no {metric!r} of its last state, after round {at}"
             raise ValueError(f"{self.experiment} {what}")

@@ -12,7 +12,19 @@ import torch
 from playing import equal
 from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 
-from fedlib import IFCA, MLP, FedAvg, FedMix, Local, LocalHoldout, QuantitySkew, Task, adam, paths
+from fedlib import (
+    IFCA,
+    MLP,
+    FedAvg,
+    FedMix,
+    Local,
+    LocalHoldout,
+    QuantitySkew,
+    Task,
+    adam,
+    paths,
+    tiny,
+)
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.runs import (
     Experiment,
@@ -27,7 +39,7 @@ from fedlib.runs import (
 )
 from fedlib.runs.run import best_of
 from fedlib.runs.spec import Log
-from fedlib.values import from_dict
+from fedlib.values import UnknownName, from_dict
 
 
 @pytest.fixture
@@ -268,6 +280,14 @@ def test_callbacks_see_every_round_and_may_stop_a_run(rounds):
             ask("test_accuracy")
     curve = whole.curve("train_loss")
     assert [loss for _, loss in seen[1:4]] == pytest.approx([curve[t] for t in (1, 2, 3)])
+
+
+def test_a_metric_that_was_never_logged_is_refused_with_those_that_were():
+    result = run(tiny, progress=False)
+    assert result.logged == sorted({*result.metrics["metric"].to_pylist()})
+    for ask in (result.select, result.curve, result.ended):
+        with pytest.raises(UnknownName, match="metric of this run 'test_acuracy'.*test_accuracy"):
+            ask("test_acuracy")
 
 
 @pytest.mark.parametrize("experiment", [MIX, WORSENING, ALONE_AFTER], ids=repr)
