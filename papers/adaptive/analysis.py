@@ -46,6 +46,12 @@ def sizes(frame: pd.DataFrame) -> pd.DataFrame:
     return count.assign(rank=ranks).drop(columns="expert")
 
 
+def largest(table: pd.DataFrame) -> pd.DataFrame:
+    """Return which part of the clients uses the most popular cluster, of a table of `sizes`."""
+    clients = table.groupby([c for c in table if c not in ("rank", "value")], dropna=False)["value"]
+    return table.assign(value=table["value"] / clients.transform("sum"))[table["rank"].eq(1)]
+
+
 def at_most(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """Return the rows at the largest value of each column, and what has none there."""
     here = [table[c].isin([table[c].max(), np.nan]) for c in columns]

@@ -286,7 +286,7 @@ def test_a_metric_that_was_never_logged_is_refused_with_those_that_were():
     result = run(tiny, progress=False)
     assert result.logged == sorted({*result.metrics["metric"].to_pylist()})
     for ask in (result.select, result.curve, result.ended):
-        with pytest.raises(UnknownName, match="metric of this run 'test_acuracy'.*test_accuracy"):
+        with pytest.raises(UnknownName, match=r"metric of this run 'test_acuracy'.*test_accuracy"):
             ask("test_acuracy")
 
 

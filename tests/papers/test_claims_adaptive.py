@@ -122,6 +122,12 @@ def test_orientations_share_clients_and_models_are_redrawn_as_ifcas_code_asks(co
     assert redrawn.experiment.algorithm.least_share == share and len(runs) == 2
 
 
+def test_the_largest_cluster_is_a_share_of_each_runs_clients():
+    ranks = {"rank": [1.0, 2.0, 1.0, 2.0], "value": [6.0, 2.0, 5.0, 5.0]}
+    table = pd.DataFrame({"method": BEST, "seed": [0, 0, 1, 1], "eps": np.nan, **ranks})
+    assert analysis.largest(table)["value"].tolist() == [6 / 8, 5 / 10]
+
+
 def test_recovered_orientations_are_judged_where_there_is_a_cluster_for_each():
     rows = []
     for k in (2, 4):
