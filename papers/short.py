@@ -2,7 +2,7 @@
 
 They are filled from the results of the standard scale, by the claims that notebooks test:
 
-    [[section/dataset | claim | rival]]  "beats RIVAL by 1.8 points (95% CI 0.9 to 2.6, 3 seeds)",
+    [[section/dataset | claim | rival]]  "beats RIVAL by 1.8 points [0.9, 2.6; 3 seeds]",
                                          or trails it, or does not differ clearly, or no runs yet
     [[section/dataset | claim | +]]      the signed number and its interval, as in README
     [[section/dataset | claim]]          the number, its interval and its seeds
@@ -233,14 +233,14 @@ def told(claim: Claim, rival: str = "") -> str:
     sign = -1 if rival and claim.high < 0 else 1
     clear = claim.verdict != OPEN and (claim.low > 0 or claim.high < 0)
     mean, low, high = _digits(claim, sign if clear else 1, "" if clear or not rival else "+")
-    ends = f"95% CI {low} to {high}, {claim.seeds} seeds"
+    size = f"{mean} [{low}, {high}; {claim.seeds} seeds]"
     if not rival:
-        return f"{mean} ({ends})"
+        return size
     if not clear:
         chance = DISCOVERY < claim.p < 0.05 and (claim.low > 0 or claim.high < 0)
-        ends += "; it may be chance among so many claims" if chance else ""
-        return f"does not differ clearly from {rival} ({mean}, {ends})"
-    return f"{'beats' if sign > 0 else 'trails'} {rival} by {mean} ({ends})"
+        why = "; it may be chance among so many claims" if chance else ""
+        return f"does not differ clearly from {rival} ({size}{why})"
+    return f"{'beats' if sign > 0 else 'trails'} {rival} by {size}"
 
 
 def short(claim: Claim) -> str:

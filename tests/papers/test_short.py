@@ -29,9 +29,9 @@ def fields():
 
 
 SAID = {
-    0.05: "beats b by 5.1 points (95% CI 4.9 to 5.3, 3 seeds)",
-    -0.05: "trails b by 4.9 points (95% CI 4.7 to 5.1, 3 seeds)",
-    -0.001: "does not differ clearly from b (+0.0 points, 95% CI -0.2 to 0.2, 3 seeds)",
+    0.05: "beats b by 5.1 points [4.9, 5.3; 3 seeds]",
+    -0.05: "trails b by 4.9 points [4.7, 5.1; 3 seeds]",
+    -0.001: "does not differ clearly from b (+0.0 points [-0.2, 0.2; 3 seeds])",
 }
 
 
@@ -42,7 +42,7 @@ def test_a_number_has_a_direction_or_a_sign_and_never_both(gain, said):
 
 def test_an_interval_to_one_side_that_decides_nothing_has_its_reason():
     close = replace(of(-0.05), verdict=OPEN, p=0.03)
-    said = "does not differ clearly from b (-4.9 points, 95% CI -5.1 to -4.7, 3 seeds"
+    said = "does not differ clearly from b (-4.9 points [-5.1, -4.7; 3 seeds]"
     assert short.told(close, "b") == f"{said}; it may be chance among so many claims)"
     assert short.told(replace(close, p=0.2), "b") == f"{said})"
 
