@@ -53,6 +53,8 @@ option = $(if $(value $(1)),--$(2) $(call quoted,$(1)))
 OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call option,SEEDS,seeds) \
 	$(call option,ROUNDS,rounds) $(call option,DEVICE,device)
 
+# The numbers of a campaign's blocks, which stand in a file in their order.
+numbered = $(shell awk '/^\[\[blocks\]\]/ {print ++n}' $(1))
 CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) $(or $(call option,WORKERS,workers),--workers 1) \
 	$(foreach part,$(subst ','\'',$(value SECTIONS)),--section '$(part)') $(foreach number,$(subst ','\'',$(value BLOCKS)),--block '$(number)')
 
@@ -97,7 +99,7 @@ plan: $(ENV)  ## the campaign's blocks and what is done; of SCALE, SECTIONS or B
 
 campaign: $(ENV)  ## train BLOCKS of the campaign in their order, or all, and continue them
 	$(if $(value SCALE)$(value SECTIONS),$(error blocks have scales and sections of their own: make paper takes SCALE and SECTIONS))
-	$(PY) -m papers campaign $(if $(BLOCKS),,$(foreach n,1 2 3 4 5 6 7 8 9 10 11 12 13 14 15,--block $(n))) $(CAMPAIGN)
+	$(PY) -m papers campaign $(if $(BLOCKS),,$(foreach n,$(call numbered,papers/campaign.toml),--block $(n))) $(CAMPAIGN)
 
 paper: $(ENV)  ## train all of SCALE (the papers' own) or SECTIONS of it, here or on a Ray cluster (RAY_ADDRESS=)
 	$(PY) -m papers campaign $(CAMPAIGN)

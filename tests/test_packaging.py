@@ -131,7 +131,8 @@ def test_the_citation_names_this_version_and_every_paper():
     papers = CITATION["references"]
     titles = (ROOT / "papers" / "titles.csv").read_text().splitlines()
     ours = [line for line in titles if line[:3].isdigit()]  # a paper's number and short name
-    assert len({paper["title"] for paper in papers}) == len(papers) == len(ours)
+    cited = f"CITATION.cff has {len(papers)} papers, papers/titles.csv has {len(ours)}"
+    assert len({paper["title"] for paper in papers}) == len(papers) == len(ours), cited
     assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text()
     for paper in papers:
         assert paper["authors"] and paper["year"] and "arxiv.org/abs" in paper["url"]
@@ -158,6 +159,16 @@ def test_make_refuses_what_it_would_not_use(asked, why):
     call = ["make", "-n", "-f", str(ROOT / "Makefile"), "PY=echo", *asked.split()]
     done = subprocess.run(call, capture_output=True, text=True)
     assert done.returncode == 2 and why in done.stderr
+
+
+def test_make_trains_every_block_of_the_campaign(tmp_path):
+    """Of fifteen, written in a list of their own, a sixteenth would have been left out."""
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "campaign.toml").write_text("[[blocks]]\nhours = 1\n\n[[blocks]]\n")
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
+    call = ["make", "-n", "-C", str(tmp_path), "PY=echo", "campaign"]
+    done = subprocess.run(call, capture_output=True, text=True)
+    assert re.findall(r"--block \d+", done.stdout) == ["--block 1", "--block 2"], done.stderr
 
 
 def test_a_workflow_may_only_read_and_packages_have_one_index():

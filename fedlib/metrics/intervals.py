@@ -20,14 +20,14 @@ def interval(values: Numbers, limits: Limits = None, looks: int = 1) -> tuple[fl
 
     Args:
         values: one number for each run.
-        limits: the ends of the quantity's range, None if it has none.
+        limits: the ends of the quantity's range, None if it has none, or one only.
         looks: how often runs were looked at, as they became more: each look has its part of the 5%.
 
     Returns:
         mean, low, high; NaN ends for one or two runs.
 
     Raises:
-        ValueError: for a mean outside of the limits.
+        ValueError: for a mean outside of the limits, and for limits that are no range.
 
     >>> mean, low, high = interval([0.90, 0.92, 0.94], (0, 1))
     >>> f"{mean:.2f} ({low:.2f} to {high:.2f})"
@@ -35,6 +35,8 @@ def interval(values: Numbers, limits: Limits = None, looks: int = 1) -> tuple[fl
     """
     from scipy import stats  # slow to import
 
+    if limits is not None:
+        _check(limits)
     mean, error = moments(values)
     if len(values) < LEAST_SEEDS:
         return mean, float("nan"), float("nan")
@@ -48,6 +50,17 @@ def interval(values: Numbers, limits: Limits = None, looks: int = 1) -> tuple[fl
     return mean, float(low), float(high)
 
 
+def _check(limits: Any) -> None:
+    """Refuse what is no range: one end alone has no angle."""
+    try:
+        least, most = map(float, limits)
+    except (TypeError, ValueError):
+        least = most = float("nan")
+    if not -float("inf") < least < most < float("inf"):
+        why = "two finite numbers, the smaller one first, or None"
+        raise ValueError(f"limits are {why}, got {limits!r}")
+
+
 def moments(values: Numbers) -> tuple[float, float]:
     """Return the mean and its standard error; equal values have none, whatever rounding says."""
     v = np.asarray(values, dtype=float)
@@ -59,5 +72,6 @@ def moments(values: Numbers) -> tuple[float, float]:
 def angle(value: float, limits: tuple[float, float]) -> float:
     """Return the angle whose squared sine is how far a value lies in its range."""
     if not limits[0] <= value <= limits[1]:
-        raise ValueError(f"{value:g} is outside of {limits[0]:g} to {limits[1]:g}")
+        ends = f"{limits[0]:g} to {limits[1]:g}"
+        raise ValueError(f"{value:g} is outside of the limits, {ends}; limits=None has none")
     return float(np.arcsin(np.sqrt((value - limits[0]) / (limits[1] - limits[0]))))

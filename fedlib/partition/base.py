@@ -24,6 +24,16 @@ class Request:
 
     A scheme of one's own is a subclass made a value with ``@value`` that has a `deal`, and a
     `population` if it knows that beforehand otherwise than by a field ``clients``.
+
+    >>> from fedlib.partition import Partition, Request
+    >>> @value
+    ... class OddEven(Request):
+    ...     def deal(self, pool, seed):
+    ...         labels = pool.labels[pool.positions]
+    ...         return Partition.from_owners(pool.positions, labels % 2, clients=2)
+    >>> task = Task("digits", OddEven(), MLP((8,)), LocalHoldout())
+    >>> (task.counts(seed=0)["train"] > 0).sum(1).tolist()
+    [5, 5]
     """
 
     def split(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedlib.metrics.intervals import Limits, interval
 from fedlib.runs.spec import Result
@@ -38,6 +38,10 @@ def frame(results: Mapping[str, Iterable[Result]]) -> pd.DataFrame:
     Returns:
         columns method, seed, round, metric, client, expert, item and value.
 
+    Raises:
+        TypeError: for runs without the names of their methods.
+        ValueError: if there are none.
+
     >>> table = frame({"FedAvg": [run(tiny)]})
     >>> bool(table[table["metric"] == "test_accuracy"]["value"].between(0, 1).all())
     True
@@ -46,9 +50,11 @@ def frame(results: Mapping[str, Iterable[Result]]) -> pd.DataFrame:
 
     parts = [
         result.metrics.to_pandas().assign(method=method, seed=result.experiment.seed)
-        for method, runs in results.items()
+        for method, runs in _named(results).items()
         for result in runs
     ]
+    if not parts:
+        raise ValueError("there is no run to make a frame of")
     table = pd.concat(parts, ignore_index=True)
     return table[["method", "seed", *table.columns[:-2]]]
 
@@ -65,10 +71,12 @@ def compare(
     Args:
         results: a method's name and its runs, one for each seed.
         metric: averaged over clients, of the state that a run ended with.
-        limits: the ends of the metric's range, None if it has none.
+        limits: the ends of the metric's range, None if it has none, or one only.
 
     Raises:
-        ValueError: for a metric that a run did not log, or two runs of one seed.
+        TypeError: for runs without the names of their methods.
+        ValueError: for a metric that a run did not log, two runs of one seed, a mean outside of
+            the limits, and limits that are no range.
 
     >>> from dataclasses import replace
     >>> runs = {"mine": [run(replace(tiny, seed=s)) for s in range(3)]}
@@ -76,7 +84,7 @@ def compare(
     >>> found.low <= found.mean <= found.high, found.seeds
     (True, 3)
     """
-    ends = {method: _by_seed(method, runs, metric) for method, runs in results.items()}
+    ends = {method: _by_seed(method, runs, metric) for method, runs in _named(results).items()}
     first = next(iter(ends.values()), {})
     rows = []
     for method, values in ends.items():
@@ -86,6 +94,14 @@ def compare(
             Compared(method, *interval([*values.values()], limits), len(values), *difference)
         )
     return rows
+
+
+def _named(results: Any) -> Mapping[str, Iterable[Result]]:
+    """Refuse what is no runs by method, as a result alone."""
+    alone = isinstance(results, Mapping) and any(isinstance(r, Result) for r in results.values())
+    if alone or not isinstance(results, Mapping):
+        raise TypeError('runs are given by method, as {"mine": [result, ...]}')
+    return results
 
 
 def _by_seed(method: str, runs: Iterable[Result], metric: str) -> dict[int, float]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from cases import refused
 from playing import equal
 from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 
@@ -22,6 +23,8 @@ from fedlib import (
     QuantitySkew,
     Task,
     adam,
+    frame,
+    interval,
     paths,
     tiny,
 )
@@ -280,6 +283,14 @@ def test_callbacks_see_every_round_and_may_stop_a_run(rounds):
             ask("test_accuracy")
     curve = whole.curve("train_loss")
     assert [loss for _, loss in seen[1:4]] == pytest.approx([curve[t] for t in (1, 2, 3)])
+
+
+@refused("compared")
+def test_what_cannot_be_compared_is_refused(code, message):
+    """An end that a range lacks was a TypeError of numpy's, or an interval of NaN."""
+    with pytest.raises((TypeError, ValueError), match=message):
+        names = {"compare": compare, "frame": frame, "interval": interval, "math": math}
+        eval(code, names | {"one": run(tiny, progress=False)})
 
 
 def test_a_metric_that_was_never_logged_is_refused_with_those_that_were():

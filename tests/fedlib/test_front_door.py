@@ -82,6 +82,14 @@ def test_what_is_offered_is_explained(name, places):
         assert not doctest.DocTestRunner().run(test).failed
 
 
+def test_the_example_of_a_partition_of_ones_own_runs(places):
+    """README sends there; only its base said how, and without an example."""
+    globs = {**OFFERED, **MORE, "__name__": __name__}
+    base = fedlib.partition.Request
+    (example,) = doctest.DocTestFinder(recurse=False).find(base, "Request", globs=globs)
+    assert example.examples and not doctest.DocTestRunner().run(example).failed
+
+
 def test_the_example_of_a_callback_runs():
     """It asked for the training loss of round 0, of which there is none."""
     (test,) = doctest.DocTestFinder(recurse=False).find(fedlib.callbacks, globs={**OFFERED, **MORE})

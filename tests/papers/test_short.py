@@ -65,7 +65,7 @@ def test_every_field_names_a_section_a_data_set_and_a_claim():
             continue
         dataset, _, scale = dataset.partition("@")
         assert dataset in REGISTRY.sections[section].settings(scale or "standard")
-        assert section in short.CLAIMS
+        assert section in short.CLAIMS, f"papers.short.CLAIMS does not say how {section} is judged"
         if rest:
             start = re.split(r"\.\.\.|\d", rest[0])[0].strip() or "..."
             assert any(not text[0] or text[0].startswith(start) for text in texts), rest
@@ -81,6 +81,7 @@ def test_fields_of_the_leaderboard_name_a_paper_and_a_rival():
 def test_every_notebook_opens_with_its_own_sentences():
     for path in (paths.ROOT / "notebooks").glob("*.ipynb"):
         assert f'in_short(\\"{path.name[:2]}\\")' in path.read_text(), path.name
+        assert path.name[:2] in ROWS, f"papers/short.csv has no row of {path.name}"
         assert all(ROWS[path.name[:2]][k] for k in WRITTEN)
     readme = (paths.ROOT / "README.md").read_text()
     assert all(readme.count(mark) == 2 for mark in findings.MARKS)
