@@ -483,9 +483,7 @@ class ClusteredFedMix(FedMix):
         """Return whether a leaf is pi or otherwise personal."""
         return name == "pi" or FedMix.is_local(self, name)
 
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return nothing: no label counts are needed."""
-        return {}
+    client_context = FedAvg.client_context  # nothing: no label counts are needed
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase in which pi moves at the rate 1 - damping."""

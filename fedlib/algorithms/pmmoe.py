@@ -11,7 +11,7 @@ from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
 from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, left, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
-from fedlib.algorithms.splitting import FedPer, SplitModel
+from fedlib.algorithms.splitting import FedPer, FedRoD, SplitModel
 from fedlib.engine import Phase, Prediction, State, tabulate, uses_precomputed
 from fedlib.engine.costs import company
 from fedlib.engine.protocol import DROPOUT
@@ -284,9 +284,7 @@ class FedSynMoE(FedAvg):
         outputs, gate = self._mixed(net, params, code)
         return Prediction(outputs.log_softmax(-1), gate)
 
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
-        """Return the logits of the global base."""
-        return {"logits": net.logits(params, code["h"])}
+    client_output = FedRoD.client_output  # the logits of the global base
 
     def _mixed(
         self, net: Net, params: Params, code: Params, batch: Batch | None = None
