@@ -22,9 +22,8 @@ from fedlib import data
 from fedlib.algorithms import CommonestLabel
 from fedlib.runs import Experiment, Result, find
 
-KEPT, FIRST, CONSTANT = (
-    "kept round 0", "no better than its first evaluation", "no better than a constant"
-)  # fmt: skip
+KEPT, FIRST = "kept round 0", "no better than its first evaluation"
+CONSTANT = "no better than a constant"
 OWN, OTHERS = "test_accuracy", ("balanced_accuracy", "global_accuracy")
 COLUMNS = ("method", "seed", "why")
 

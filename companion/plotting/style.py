@@ -41,9 +41,8 @@ BRACKETS = re.compile(r"[\[(][^\])]*[\])]")  # what stays on one line of a headi
 INTERVAL = "95% CI: "
 CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
-FROM_ZERO = re.compile(
-    r" / |ratio|^clients$|distance|divergence|entropy|sent|least used"
-)  # quantities
+# The labels of quantities.
+FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent|least used")
 UNTRAINED = "did not train"
 REAL = "(standard)", "(paper)"  # the end of a title of real data
 MOST_ABSENT = 8  # methods that a legend lists as missing

@@ -119,9 +119,8 @@ def _numbers(numbers: pd.DataFrame) -> str:
     names = ["paper", "table_or_figure", "dataset", "setting", "method", "metric"]
     texts = numbers[names].map(escape).set_axis(["paper", "item", "data", *names[3:]], axis=1)
     texts = titled(texts)
-    for name, column in (
-        ("published", "value"), ("floor", "floor"), ("measured", "mean"), ("gap", "gap")
-    ):  # fmt: skip
+    columns = {"published": "value", "floor": "floor", "measured": "mean", "gap": "gap"}
+    for name, column in columns.items():
         texts[name] = numbers[column].map("{:.4g}".format, na_action="ignore")
     ends = zip(numbers["low"], numbers["high"], strict=True)
     texts["95% interval"] = ["" if pd.isna(a) else f"{a:.3g} to {b:.3g}" for a, b in ends]
