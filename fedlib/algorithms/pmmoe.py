@@ -224,12 +224,9 @@ class PMMoE(SecondStage):
         erred independently (Theorem 3.1 assumes 1; M experts that always agree have M).
         """
         tests = on_tests(fed, self, state, self._asked)
-        return {
-            **expert_diagnostics(tests),
-            "error_spread": error_spread(tests),
-            "expert_energy": self.energies(fed, state)[fed.by_id],
-            "kept_experts": state.local[KEPT][fed.by_id],
-        }
+        every = {"expert_energy": self.energies(fed, state), "kept_experts": state.local[KEPT]}
+        by_id = {name: rows[fed.by_id] for name, rows in every.items()}
+        return {**expert_diagnostics(tests), "error_spread": error_spread(tests), **by_id}
 
     def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
