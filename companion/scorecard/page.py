@@ -17,10 +17,8 @@ AGREES, DIFFERS, IMPRECISE, OTHER = "agrees", "differs", "imprecise", "other sca
 OWN = (AGREES, DIFFERS, IMPRECISE)  # what can be told of a run at the paper's own scale
 NEVER, ABSENT, NO, DIVERGED = "not run", "data not at hand", "not comparable", "diverged"
 _LIMITS = {"points": POINTS, "widest": WIDEST, "seeds": LEAST_SEEDS}
-VERDICTS = {
-    verdict: text.format(**_LIMITS)
-    for verdict, text in pd.read_csv(Path(__file__).with_name("verdicts.csv")).to_numpy()
-}
+_WORDS = pd.read_csv(Path(__file__).with_name("verdicts.csv")).to_numpy()
+VERDICTS = {verdict: text.format(**_LIMITS) for verdict, text in _WORDS}
 CLASSES = dict.fromkeys((HOLDS, AGREES), "good")
 CLASSES |= dict.fromkeys((FAILS, DIFFERS, DIVERGED), "bad")
 
