@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Self
+from typing import Any, Self
 
 import pandas as pd
 
@@ -38,6 +38,11 @@ class Setting:
     def clients(self) -> int:
         """The number of clients M; 0 where a column of the data says whose is what."""
         return self.task.partition.population()
+
+    @property
+    def local_round(self) -> dict[str, Any]:
+        """The fields of an algorithm that say how long clients train in a round."""
+        return {"epochs": self.local_epochs, "batch_size": self.batch_size}
 
     def dealt(self, partition: Request) -> Self:
         """Return the setting with another partition."""

@@ -22,9 +22,8 @@ from fedlib import data
 from fedlib.algorithms import CommonestLabel
 from fedlib.runs import Experiment, Result, find
 
-KEPT, FIRST, CONSTANT = (
-    "kept round 0", "no better than its first evaluation", "no better than a constant"
-)  # fmt: skip
+KEPT, FIRST = "kept round 0", "no better than its first evaluation"
+CONSTANT = "no better than a constant"
 OWN, OTHERS = "test_accuracy", ("balanced_accuracy", "global_accuracy")
 COLUMNS = ("method", "seed", "why")
 
@@ -157,10 +156,9 @@ class _Cut:
                 left = f"left out, as {who} did not train there: {', '.join(words)}"
                 return replace(cut, measured=f"{cut.measured}; {left}; all runs: {_number(claim)}")
         blank: dict[str, Any] = dict.fromkeys(("effect", "low", "high", "detects", "p"), nan)
+        blank |= {"needed": 0, "values": "", "clear": True}
         left = f"without runs that trained: of {who} some did not"
-        return replace(
-            claim, verdict=UNTRAINED, measured=left, needed=0, values="", clear=True, **blank
-        )
+        return replace(claim, verdict=UNTRAINED, measured=left, **blank)
 
     def _plans(self, hangs: Sequence[int]) -> list[tuple[list[int], frozenset[int]]]:
         """Return which places to leave out, and which seeds: the best way first."""

@@ -215,26 +215,25 @@ def _opted_out() -> Numbers:
     return {"all": short(every), "failed": len(gone), "seeds": every.seeds}
 
 
-def _last_client() -> Numbers:
-    shown = [_panel(section, "cifar10") for section in ("as_released", "specialists")]
+def _models_of_fedavg(scale: str = SCALE) -> tuple[Panel, pd.DataFrame, pd.DataFrame]:
+    """Return a panel of released code, and scores of the last client's model and of all methods."""
+    shown = [_panel(section, "cifar10", scale) for section in ("as_released", "specialists")]
     released, plain = map(two_experts.of_panel, shown)
     released = two_experts.where_trained(released, *shown)
-    last = released[released["departure"] == LAST_CLIENT]
+    return shown[0], released[released["departure"] == LAST_CLIENT], plain
+
+
+def _last_client() -> Numbers:
+    panel, last, plain = _models_of_fedavg()
     ps = last["p"].unique().tolist()
     theirs, average = (by(rows, metric=two_experts.GLOBAL)(FEDAVG, p=ps) for rows in (last, plain))
     lost = judge("The average beats the last client's model", "", average, theirs)
-    said = {"ps": ", ".join(f"{p:g}" for p in ps), "rounds": shown[0].setting.rounds}
+    said = {"ps": ", ".join(f"{p:g}" for p in ps), "rounds": panel.setting.rounds}
     return {"lost": number(lost, HOLDS), **said}
 
 
 def _printed_fedavg() -> Numbers:
-    shown = [panels(section, "paper") for section in ("as_released", "specialists")]
-    if not all("cifar10" in there for there in shown):
-        raise Missing("FedAvg and the last client's model at their own scale")
-    both = [there["cifar10"] for there in shown]
-    released, plain = map(two_experts.of_panel, both)
-    released = two_experts.where_trained(released, *both)
-    last = released[released["departure"] == LAST_CLIENT]
+    _, last, plain = _models_of_fedavg("paper")
     known = two_experts.printed("001", "cifar10")
     sides = (plain[plain["p"].isin(last["p"])], last)
     average, theirs = (two_experts.distances(table, known) for table in sides)
@@ -313,11 +312,8 @@ def _joining() -> Numbers:
     rates = {"rate": ours.server_rate, "phi": ours.phi_rate, "theirs": theirs.server_rate}
     new = table[table["metric"].eq("test_accuracy_new_shard")].set_index("method")["value"]
     said = {"right": f"{lost.effect:.1%} [{lost.low:.1%}, {lost.high:.1%}]", **rates}
-    said |= {
-        "rounds": f"{ours.rounds:,}",
-        "published": f"{new['FedAvg'] - new['FedMix (K=4)']:.1f}",
-        "numbers": len(table),
-    }
+    said |= {"rounds": f"{ours.rounds:,}", "numbers": len(table)}
+    said |= {"published": f"{new['FedAvg'] - new['FedMix (K=4)']:.1f}"}
     return {**said, "least": f"{table['gap'].min():.1f}", "most": f"{table['gap'].max():.1f}"}
 
 

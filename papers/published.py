@@ -2,24 +2,25 @@
 
 import tomllib
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+HERE = Path(__file__).parent
 
 
 @cache
 def words(name: str, *index: str) -> dict[Any, dict[str, str]]:
     """Return a table of words that lies next to this file: its rows by columns, or by number."""
-    with files("papers").joinpath(name).open("rb") as file:
-        rows = pd.read_csv(file, dtype=str, keep_default_na=False)
+    rows = pd.read_csv(HERE / name, dtype=str, keep_default_na=False)
     by = rows.set_index([*index], drop=False) if index else rows
     return by.to_dict("index")  # type: ignore[return-value]
 
 
 def tables(*name: str) -> dict[str, Any]:
     """Return the tables of a TOML file in this folder, by the parts of its name."""
-    return tomllib.loads(files("papers").joinpath(*name).read_text("utf-8"))
+    return tomllib.loads(HERE.joinpath(*name).read_text("utf-8"))
 
 
 def published(paper: str = "", item: str = "") -> pd.DataFrame:
@@ -33,8 +34,7 @@ def published(paper: str = "", item: str = "") -> pd.DataFrame:
     ``paper`` is the number of a seed ("000") and ``item`` the beginning of a table or figure
     ("Table 1"); empty is all. Values that the paper's text does not give are missing (NaN).
     """
-    with files("papers").joinpath("published.csv").open("rb") as file:
-        rows = pd.read_csv(file).fillna({"why_not": ""}).assign(row=lambda t: t.index)
+    rows = pd.read_csv(HERE / "published.csv").fillna({"why_not": ""}).assign(row=lambda t: t.index)
     at = rows["setting"].str.extract(r"(S=\d+)")[0].fillna(rows["setting"])
     numbers = rows[["paper", "dataset", "method", "metric", "value"]].assign(at=at).astype(str)
     first = rows["row"].groupby([numbers[c] for c in numbers]).transform("first")
@@ -49,6 +49,5 @@ def floors(paper: str = "") -> pd.DataFrame:
     Columns paper, dataset, at (the p or S of the partition) and floor, a fraction. They follow
     from labels alone, as ``tests/papers/test_floor.py`` counts; ``paper`` "" is all.
     """
-    with files("papers").joinpath("floors.csv").open("rb") as file:
-        rows = pd.read_csv(file, dtype={"paper": str})
+    rows = pd.read_csv(HERE / "floors.csv", dtype={"paper": str})
     return rows[rows["paper"].str.startswith(paper)].reset_index(drop=True)

@@ -22,17 +22,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from companion.claims import (
-    DISCOVERY,
-    ELSEWHERE,
-    FAILS,
-    HOLDS,
-    OPEN,
-    TESTED,
-    UNTESTED,
-    UNTRAINED,
-    Claim,
-)  # fmt: skip
+from companion import claims
+from companion.claims import OPEN, TESTED, UNTESTED, UNTRAINED, Claim
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
 from companion.plotting import title
@@ -47,7 +38,7 @@ from papers.registry import REGISTRY
 from papers.specialists import analysis as two_experts
 from papers.specialists import claims as specialists
 
-VERDICTS = {"holds": (HOLDS,), "does not hold": (FAILS,), "undecided": (OPEN,), "tested": TESTED}
+VERDICTS = {verdict: (verdict,) for verdict in TESTED} | {"tested": TESTED}
 FIELD = re.compile(r"\[\[([^\]]+)\]\]")
 SCALE = "standard"
 UNSTATED = ("rotated", "permuted", "adaptive")  # sections whose paper states no number of rounds
@@ -220,7 +211,7 @@ def _digits(claim: Claim, sign: int = 1, plus: str = "") -> tuple[str, str, str]
 
 def _known(claim: Claim) -> bool:
     """Return whether a claim has a number that may be shown."""
-    return claim.verdict in (*TESTED, ELSEWHERE) and claim.low <= claim.high
+    return claim.verdict in (*TESTED, claims.ELSEWHERE) and claim.low <= claim.high
 
 
 def told(claim: Claim, rival: str = "") -> str:
@@ -237,7 +228,7 @@ def told(claim: Claim, rival: str = "") -> str:
     if not rival:
         return size
     if not clear:
-        chance = DISCOVERY < claim.p < 0.05 and (claim.low > 0 or claim.high < 0)
+        chance = claims.DISCOVERY < claim.p < 0.05 and (claim.low > 0 or claim.high < 0)
         why = "; it may be chance among so many claims" if chance else ""
         return f"does not differ clearly from {rival} ({size}{why})"
     return f"{'beats' if sign > 0 else 'trails'} {rival} by {size}"

@@ -253,17 +253,14 @@ def against_floor(table: pd.DataFrame) -> Drawn:
     """
     table = table.assign(below=table["value"] < table["floor"])
     sets, ratios, methods = (list(dict.fromkeys(table[c])) for c in ("dataset", "S", "method"))
-    above = "published", {"marker": "o", **PUBLISHED}
-    marks = {
-        False: above,
-        True: ("published, below the baseline", {"marker": "D", "color": style.RED}),
-    }
+    lost: Style = {"label": "published, below the baseline", "marker": "D", "color": style.RED}
+    looks = {False: {"label": "published", "marker": "o", **PUBLISHED}, True: lost}
 
     def draw(ax: Axes, name: str, here: pd.DataFrame) -> pd.DataFrame:
-        for below, (label, look) in marks.items():
+        for below, look in looks.items():
             dots = here[here["below"] == below]
             at = [methods.index(m) for m in dots["method"]]
-            ax.plot(dots["value"], at, linestyle="", markersize=4, label=label, **look)
+            ax.plot(dots["value"], at, linestyle="", markersize=4, **look)
         style.draw_floor(ax, here["floor"], upright=True)
         ax.set_title(name, fontsize="small")
         ax.set_yticks(range(len(methods)), methods, fontsize="small")
@@ -276,10 +273,9 @@ def against_floor(table: pd.DataFrame) -> Drawn:
         for d in sets
     ]
     size = (style.PAGE / len(sets), 0.17 * len(methods) + 0.5)
-    told = (
-        f"{table['below'].sum()} of {len(table)} published accuracies are below the {style.CALLED}"
-    )
-    share: Style = {"sharex": True, "sharey": True, "xlabel": "accuracy", "heading": told}
+    told = f"{table['below'].sum()} of {len(table)} published accuracies"
+    share: Style = {"sharex": True, "sharey": True, "xlabel": "accuracy"}
+    share["heading"] = f"{told} are below the {style.CALLED}"
     figure, _ = fields(cells, draw, size, columns=len(sets), room=0.6, **share)
     return figure, table
 

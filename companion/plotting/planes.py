@@ -161,12 +161,10 @@ def _name_ends(ax: Axes, parts: Sequence[pd.DataFrame], by: str) -> None:
     how: Style = {"textcoords": "offset points", "fontsize": 7, "ha": "center", "va": "center"}
     written: list[np.ndarray] = []
     curves = [curve.sort_values(by) for part in parts for _, curve in part.groupby("method")]
-    for method, places, values in (
-        (curve["method"].iloc[0], curve[["mean_x", "mean_y"]].to_numpy(float), [*curve[by]])
-        for curve in curves
-    ):
+    for curve in curves:
+        places, values = curve[["mean_x", "mean_y"]].to_numpy(float), [*curve[by]]
         dots = ax.transData.transform(places) * 72 / ax.figure.dpi
-        colour = style.legible(style.look_of(method)["color"])
+        colour = style.legible(style.look_of(curve["method"].iloc[0])["color"])
         for end, inner in {0: 1, len(dots) - 1: -2}.items():
             away = dots[end] - dots[inner % len(dots)]
             away = away / np.hypot(*away) if away.any() else np.array([0.6, 0.8])

@@ -41,9 +41,8 @@ BRACKETS = re.compile(r"[\[(][^\])]*[\])]")  # what stays on one line of a headi
 INTERVAL = "95% CI: "
 CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
-FROM_ZERO = re.compile(
-    r" / |ratio|^clients$|distance|divergence|entropy|sent|least used"
-)  # quantities
+# The labels of quantities.
+FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent|least used")
 UNTRAINED = "did not train"
 REAL = "(standard)", "(paper)"  # the end of a title of real data
 MOST_ABSENT = 8  # methods that a legend lists as missing
@@ -399,15 +398,10 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
             across -= 1
         across = -(-many // -(-many // across))  # rows of about as many
         wide = int(1.2 * LETTERS * figure.get_figwidth())  # small letters
-        legend = figure.legend(
-            [known[name] for name in names],
-            names,
-            loc="outside lower center",
-            ncols=across,
-            handlelength=2.8 if any(map(_is_line, known.values())) else 1.0,
-            title="\n".join(fill(line, wide) for line in absent.splitlines()) or None,
-            title_fontsize="small",
-        )
+        how: Style = {"loc": "outside lower center", "ncols": across, "title_fontsize": "small"}
+        how["handlelength"] = 2.8 if any(map(_is_line, known.values())) else 1.0
+        how["title"] = "\n".join(fill(line, wide) for line in absent.splitlines()) or None
+        legend = figure.legend([known[name] for name in names], names, **how)
         legend.get_title().set_color("grey")
     laid_out(figure)
 

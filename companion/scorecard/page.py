@@ -17,10 +17,8 @@ AGREES, DIFFERS, IMPRECISE, OTHER = "agrees", "differs", "imprecise", "other sca
 OWN = (AGREES, DIFFERS, IMPRECISE)  # what can be told of a run at the paper's own scale
 NEVER, ABSENT, NO, DIVERGED = "not run", "data not at hand", "not comparable", "diverged"
 _LIMITS = {"points": POINTS, "widest": WIDEST, "seeds": LEAST_SEEDS}
-VERDICTS = {
-    verdict: text.format(**_LIMITS)
-    for verdict, text in pd.read_csv(Path(__file__).with_name("verdicts.csv")).to_numpy()
-}
+_WORDS = pd.read_csv(Path(__file__).with_name("verdicts.csv")).to_numpy()
+VERDICTS = {verdict: text.format(**_LIMITS) for verdict, text in _WORDS}
 CLASSES = dict.fromkeys((HOLDS, AGREES), "good")
 CLASSES |= dict.fromkeys((FAILS, DIFFERS, DIVERGED), "bad")
 
@@ -119,9 +117,8 @@ def _numbers(numbers: pd.DataFrame) -> str:
     names = ["paper", "table_or_figure", "dataset", "setting", "method", "metric"]
     texts = numbers[names].map(escape).set_axis(["paper", "item", "data", *names[3:]], axis=1)
     texts = titled(texts)
-    for name, column in (
-        ("published", "value"), ("floor", "floor"), ("measured", "mean"), ("gap", "gap")
-    ):  # fmt: skip
+    columns = {"published": "value", "floor": "floor", "measured": "mean", "gap": "gap"}
+    for name, column in columns.items():
         texts[name] = numbers[column].map("{:.4g}".format, na_action="ignore")
     ends = zip(numbers["low"], numbers["high"], strict=True)
     texts["95% interval"] = ["" if pd.isna(a) else f"{a:.3g} to {b:.3g}" for a, b in ends]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.arithmetic import at_label, mean, mean_cross_entropy, weighted_sum
+from fedlib.algorithms.arithmetic import at_label, mean, weighted_sum
 from fedlib.engine import Algorithm, Phase, Prediction, State, Update, uses_precomputed
 from fedlib.federation import NOTHING, Federation, Precomputed
 from fedlib.models import Batch, Net, Params, is_statistic
@@ -126,10 +126,8 @@ class FedAvg(Algorithm):
     @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
-        y, logits = batch.y, net.logits(params, self.features(net, params, batch))
-        if net.outputs_probabilities:
-            return -mean(at_label(net.log_probs(logits), y), batch.weight)
-        return mean_cross_entropy(logits, y, batch.weight)
+        logits = net.logits(params, self.features(net, params, batch))
+        return -mean(at_label(net.log_probs(logits), batch.y), batch.weight)
 
     def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return the features instead of the examples where the base stands still.

@@ -9,9 +9,8 @@ from fedlib.algorithms.arithmetic import at_label, mean
 from fedlib.algorithms.drift import RECEIVED, FedProx
 from fedlib.algorithms.fedavg import FedAvg, placed
 from fedlib.algorithms.fedmix import EXPERTS, dropping, in_training
-from fedlib.engine import BLOCK, Phase, Prediction, State, Update, uses_precomputed
+from fedlib.engine import BLOCK, Cohort, Phase, Prediction, State, Update, uses_precomputed
 from fedlib.engine.program import one_client, vmap_clients
-from fedlib.engine.train import Cohort
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Net, Params, add_prefix, map_experts, select_prefix, stack
 from fedlib.randomness import torch_seed

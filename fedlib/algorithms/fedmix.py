@@ -86,13 +86,9 @@ class FedMix(FedAvg):
         experts = stack([fed.net.init(torch_seed(seed, "model", i)) for i in range(k)])
         personal = {"bias": 0 * experts.pop(BIAS)[0]} if self.personal_bias else {}
         noise = torch.Generator().manual_seed(torch_seed(seed, "model", k))
-        own = {
-            "phi": self.phi_scale * torch.randn(values, k, generator=noise),
-            "gate.A": torch.zeros(fed.net.width, k),
-            "gate.b": torch.zeros(k),
-            **personal,
-        }
-        return placed({**add_prefix(experts, EXPERTS), **own}, fed)
+        phi = self.phi_scale * torch.randn(values, k, generator=noise)
+        gate = {"gate.A": torch.zeros(fed.net.width, k), "gate.b": torch.zeros(k)}
+        return placed({**add_prefix(experts, EXPERTS), "phi": phi, **gate, **personal}, fed)
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is the personal bias or, unless averaged, of the gate theta_s."""
@@ -483,9 +479,7 @@ class ClusteredFedMix(FedMix):
         """Return whether a leaf is pi or otherwise personal."""
         return name == "pi" or FedMix.is_local(self, name)
 
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return nothing: no label counts are needed."""
-        return {}
+    client_context = FedAvg.client_context  # nothing: no label counts are needed
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase in which pi moves at the rate 1 - damping."""

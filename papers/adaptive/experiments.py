@@ -103,9 +103,8 @@ LEAST_SHARES = {2: 0.35, 4: 0.1}
 
 def clustered(setting: Adaptive, clusters: int, eps: float, **options: Any) -> Experiment:
     """Return the federation of J clusters, explored with the probability eps unless told else."""
-    local = {"epochs": setting.local_epochs, "batch_size": setting.batch_size}
     found = {"client": setting.cluster, "clusters": clusters, "explore": Explore(eps)}
-    return federated(setting, IFCA(**{**local, **found, **options}))
+    return federated(setting, IFCA(**{**setting.local_round, **found, **options}))
 
 
 def _at_home(setting: Adaptive, algorithm: object, **stages: Experiment) -> Experiment:

@@ -75,8 +75,7 @@ FIG_5 = (names.FEDAVG, names.BIASED, names.BY_LABEL, names.BY_ANGLE)
 
 def fedavg(setting: Mixtures) -> dict[str, Any]:
     """Return the fields that every algorithm of a setting shares."""
-    local = {"batch_size": setting.batch_size, "epochs": setting.local_epochs}
-    return {"server": adam(setting.server_rate), **local}
+    return {"server": adam(setting.server_rate), **setting.local_round}
 
 
 def fedmix(setting: Mixtures, **more: Any) -> dict[str, Any]:

@@ -94,8 +94,7 @@ def fourteen(setting: PrivateParts) -> dict[str, FedAvg]:
 
 def local_round(setting: PrivateParts, **more: Any) -> dict[str, Any]:
     """Return the fields of what clients do in a round, with ``more``."""
-    fields = {"epochs": setting.local_epochs, "batch_size": setting.batch_size}
-    return {**fields, "client": sgd(setting.rate), **more}
+    return {**setting.local_round, "client": sgd(setting.rate), **more}
 
 
 def stage(setting: PrivateParts, algorithm: FedAvg, **before: Experiment | None) -> Experiment:

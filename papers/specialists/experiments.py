@@ -71,8 +71,7 @@ EVERYTHING = "as released"
 
 def generalist(setting: Stages, kind: type[FedAvg] = FedAvg) -> Experiment:
     """Return step 1: the federation's model, the best on its members' validation examples."""
-    rounds = {"epochs": setting.local_epochs, "batch_size": setting.batch_size}
-    algorithm = kind(client=adam(setting.federated), **rounds)  # type: ignore[arg-type]
+    algorithm = kind(client=adam(setting.federated), **setting.local_round)
     here = replace(setting, task=replace(setting.task, balanced=setting.balanced))
     return federated(here, algorithm, keep="best")
 
