@@ -145,9 +145,8 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert each == f"a minus b: {short} (S = 0); {plain} (S = 20)"
     few = table[table["seed"] < 2]
     assert plotting.findings({"here": few}, "b", "a") == "b minus a: -10.0 points, 2 seeds"
-    assert (
-        plotting.findings({"here": table, "larger": few}, "a", "b") == f"a minus b (here): {told}"
-    )
+    found = plotting.findings({"here": table, "larger": few}, "a", "b")
+    assert found == f"a minus b (here): {told}"
     ends = [style.rounded(v, 1) for v in (-0.04, 0.04, 1e-9, -7.04)]
     assert ends == ["-0.04", "0.0", "0.0", "-7.0"]
     plain = plotting.findings({"here": table}, "a", "b", unit="")
@@ -201,11 +200,8 @@ def test_published_marks_are_hollow_and_others_easy_to_see():
     figure, _ = plotting.dots({"here": frame}, xlabel="x", black="published")
     marks = {line.get_label(): line for line in figure.axes[0].lines}
     hollow = marks["published"]
-    assert (hollow.get_color(), hollow.get_fillstyle(), hollow.get_marker()) == (
-        "black",
-        "none",
-        "o",
-    )
+    looks = hollow.get_color(), hollow.get_fillstyle(), hollow.get_marker()
+    assert looks == ("black", "none", "o")
     assert marks["ours"].get_color() == style.SHADES[1]
     tall = figure.get_figheight()
     figure, _ = plotting.dots({"here": frame}, xlabel="x", colours={"published": "red"})

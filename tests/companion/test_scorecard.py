@@ -166,10 +166,8 @@ def test_a_run_of_the_papers_own_scale_is_compared_by_the_margin():
 
 def test_a_few_seeds_of_a_larger_scale_take_nobodys_place(monkeypatch):
     row = int(published().query("repeats < 0")["row"].iloc[0])
-    rows = [
-        {"row": row, "mean": mean, "seeds": seeds, "scale": scale}
-        for mean, seeds, scale in ((0.9, 1, "paper"), (0.5, 3, "standard"))
-    ]
+    ends = {"paper": {"mean": 0.9, "seeds": 1}, "standard": {"mean": 0.5, "seeds": 3}}
+    rows = [{"row": row, "scale": scale, **end} for scale, end in ends.items()]
     for some, scale in ((rows, "standard"), (rows[:1], "paper")):
         monkeypatch.setattr(scorecard, "_measured", lambda item, some=some: iter(some))
         found = numbers(ONE).set_index("row").loc[row]
@@ -217,9 +215,8 @@ def test_a_claim_is_taken_from_the_largest_scale_and_never_from_figures_that_are
 def test_the_page_stands_alone_and_escapes_what_it_shows():
     nothing, none = numbers(ONE), scorecard.collected()
     assert set(nothing["verdict"]) == {NEVER, ABSENT, NO} and nothing["mean"].isna().all()
-    assert none.empty and "None yet" in page.page(
-        nothing, orders(nothing), at_own_scale(ONE, nothing), none
-    )
+    parts = orders(nothing), at_own_scale(ONE, nothing)
+    assert none.empty and "None yet" in page.page(nothing, *parts, none)
     stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.9)
     claims_of("standard", "does not hold")
     file, table, tested = scorecard.write(ONE)
@@ -239,13 +236,9 @@ def test_at_their_own_scale_numbers_are_counted_and_the_rest_has_its_command():
     rows = rows.assign(verdict=np.where(rows["method"].eq("FedAvg"), AGREES, DIFFERS))
     rows.loc[rows["paper"].str.startswith("000"), "same"] = False
     found = at_own_scale(registry, rows).set_index("section")
-    assert found.loc["first_version", [AGREES, DIFFERS, "left"]].tolist() == [3, 9, 0]
-    assert found.loc["first_version", ["gap", "CPU hours", "GPU hours", "command"]].tolist() == [
-        -2.5,
-        0,
-        0,
-        "",
-    ]
+    told = {AGREES: 3, DIFFERS: 9, "left": 0, "gap": -2.5}
+    told |= {"CPU hours": 0, "GPU hours": 0, "command": ""}
+    assert found.loc["first_version", [*told]].to_dict() == told
     left = found.loc["new_clients"]
     assert left["left"] == left["numbers"] and left[DIFFERS] == 0 and np.isnan(left["gap"])
     assert (left["CPU hours"], left["command"]) == (2.5, "make campaign BLOCKS=10")

@@ -16,7 +16,6 @@ from playing import BATTERY, FAST, IMAGE, SIZES, begun, close, equal, every, pla
 from safetensors.torch import load, save
 
 import fedlib.algorithms
-from benchmarks.robustness import odd
 from fedlib import Optimizer, adam, sgd, value
 from fedlib import algorithms as alg
 from fedlib.algorithms.ifca import Explore
@@ -334,15 +333,3 @@ def test_a_state_survives_being_stored(played):
         assert {n: t.shape for n, t in leaves.items()} == {n: t.shape for n, t in ended.items()}
     ends = [play(algorithm, fed, 1, state=s)[0].flat() for s in (copy.deepcopy(state), again)]
     assert equal(*ends)
-
-
-ODD = {name: odd.ODD[name] for name in ("an empty client", "one client of one example")}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("labels", ODD.values(), ids=ODD)
-@pytest.mark.parametrize("algorithm", odd.every_algorithm().values(), ids=odd.every_algorithm())
-def test_two_rounds_are_finite_or_refused_in_clear_words(algorithm, labels):
-    """`make robust` does this with every kind of odd client."""
-    said = odd.judged(algorithm, odd.federation(labels))
-    assert said[0] != "!", said

@@ -13,33 +13,10 @@ from cases import refused
 from playing import equal
 from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 
-from fedlib import (
-    IFCA,
-    MLP,
-    FedAvg,
-    FedMix,
-    Local,
-    LocalHoldout,
-    QuantitySkew,
-    Task,
-    adam,
-    frame,
-    interval,
-    paths,
-    tiny,
-)
+from fedlib import MLP, LocalHoldout, QuantitySkew, Task, adam, compare, paths, simulate, tiny
+from fedlib.algorithms import IFCA, FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
-from fedlib.runs import (
-    Experiment,
-    compare,
-    export,
-    exported,
-    find,
-    run,
-    run_with_state,
-    simulate,
-    store,
-)
+from fedlib.runs import Experiment, export, exported, find, run, run_with_state, store
 from fedlib.runs.run import best_of
 from fedlib.runs.spec import Log
 from fedlib.values import UnknownName, from_dict

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import alone
-from small import AVG, MIX, interrupted, play
+from small import MIX, interrupted, play
 
 import fedlib
 import fedlib.algorithms
@@ -46,14 +46,6 @@ def test_renamed_values_keep_their_old_names_and_their_keys(old, new):
         assert getattr(fedlib, old) is kind
     assert from_code(f"{old}()") == from_code(f"{new}()") == from_dict({"kind": old}) == kind()
     assert to_dict(kind()) == {"kind": old} and repr(kind()) == f"{new}()"
-
-
-def test_an_example_of_a_run_is_played_with_nothing_but_the_front_door(tmp_path):
-    """`run(tiny)` stood in examples, and nobody was told what `tiny` was."""
-    code = (
-        "from fedlib import *; print(run(tiny, progress=False).experiment == find(tiny).experiment)"
-    )
-    assert alone(code, FEDLIB_RUNS=str(tmp_path)).stdout.strip() == "True"
 
 
 def test_the_command_line_and_the_front_door_import_no_torch():
@@ -113,14 +105,6 @@ def test_a_table_of_a_run_that_goes_on_has_its_head_and_every_round_once(tmp_pat
     run(MIX, progress=False, callbacks=[fedlib.CSV(tmp_path / "new.csv")])
     head, *rows = (tmp_path / "new.csv").read_text().splitlines()
     assert head == "round,metric,value" and rows == [r for r in tables[0] if r[0] in "345"]
-
-
-def test_a_callback_writes_what_a_simulation_says(tmp_path):
-    write = fedlib.CSV(tmp_path / "run.csv")
-    for moment in simulate(AVG):
-        write(moment)
-    rows = [line.split(",") for line in write.path.read_text().splitlines()]
-    assert rows[0] == ["round", "metric", "value"]
-    assert {row[0] for row in rows[1:]} == {"0", "1", "2"}
-    (loss,) = [float(v) for at, name, v in rows[1:] if (at, name) == ("2", "train_loss")]
-    assert loss == moment.metrics["train_loss"]
+    for metric, by_round in ((m, fedlib.find(MIX).curve(m)) for m in ("train_loss", "test_nll")):
+        told = [row.split(",") for row in tables[0] if f",{metric}," in row]
+        assert {int(at): float(v) for at, _, v in told} == pytest.approx(by_round)

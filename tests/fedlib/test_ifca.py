@@ -152,9 +152,7 @@ def test_what_clusters_share_is_averaged_over_who_sends_something():
     fed, rows = make_federation((8, 4, 8)), torch.arange(3)
     for server in (sgd(1.0), adam(0.01)):
         algorithm = IFCA(clustered="head.", client=sgd(0.5), server=server, batch_size=4)
-        state, report = play_round(
-            algorithm, fed, algorithm.init(fed, 0), round=0, seed=0, cohort=3
-        )
+        state, report = play(algorithm, fed, rounds=1)
         state.memory[ifca.CHOICE] = torch.tensor([0, 1, 0])
         sent = {n: t[report.rows.argsort()] for n, t in report.messages.items()}
         for is_open, p in (([1, 1], [0.4, 0.2, 0.4]), ([1, 0], [0.5, 0.0, 0.5]), ([0, 0], None)):

@@ -8,7 +8,7 @@ import torch
 from conftest import make_federation, parts_of, scatter
 from playing import SKEWED, play
 
-from fedlib import Experiment, FedAvg, LastClient, Local, Mixture, adam, run_with_state, simulate
+from fedlib import Experiment, FedAvg, LastClient, Local, Mixture, adam, run_with_state
 from fedlib.engine import State, play_round
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, Batch, LeNet, Net, select_prefix
@@ -20,13 +20,6 @@ POOLS = ("probabilities", "log")
 @pytest.fixture
 def federated(fed):
     return play(FedAvg(batch_size=4), fed)[0]
-
-
-def test_a_federation_has_no_specialists_to_give():
-    made = Experiment(SKEWED, FedAvg(), rounds=1, cohort=1.0)
-    mixed = replace(made, algorithm=Mixture(**FAST), after=made, beside=made)
-    with pytest.raises(ValueError, match="`beside` gives clients' own leaves, and FedAvg keeps"):
-        next(iter(simulate(mixed, device="cpu")))
 
 
 def probabilities(fed, algorithm, state, row, x):

@@ -90,22 +90,29 @@ if __name__ == "__main__":
 """
 
 
-def test_idle_workers_give_back_what_they_hold(tmp_path):
+@pytest.fixture
+def script(tmp_path):
+    """Run a script, which workers can import, as a process of its own."""
+
+    def script(text):
+        (tmp_path / "script.py").write_text(text)
+        here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        how = {"env": os.environ | {"PYTHONPATH": here}, "capture_output": True, "text": True}
+        return subprocess.run([sys.executable, tmp_path / "script.py"], **how)
+
+    return script
+
+
+def test_idle_workers_give_back_what_they_hold(script):
     """They were killed, and Python warned of a leaked semaphore after every campaign."""
-    (tmp_path / "locked.py").write_text(LOCKED)
-    here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    how = {"env": os.environ | {"PYTHONPATH": here}, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, tmp_path / "locked.py"], **how)
+    done = script(LOCKED)
     assert done.returncode == 0 and "leaked" not in done.stderr, done.stderr
 
 
-def test_a_script_that_its_workers_would_do_again_is_told_so(tmp_path):
+def test_a_script_that_its_workers_would_do_again_is_told_so(script):
     """Every run ended "for want of memory"."""
     text = "from fedlib import *\nfrom small import AVG, MIX\n"
-    (tmp_path / "script.py").write_text(text + "sweep([AVG, MIX], workers=2, progress=False)")
-    here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    how = {"env": os.environ | {"PYTHONPATH": here}, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, tmp_path / "script.py"], **how)
+    done = script(f"{text}sweep([AVG, MIX], workers=2, progress=False)")
     words = 'WorkerDied: its process ended, maybe as the script has no if __name__ == "__main__":'
     assert done.returncode and words in done.stderr, done.stderr
 

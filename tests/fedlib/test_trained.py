@@ -108,17 +108,14 @@ def test_what_was_added_can_be_asked_about_in_the_same_form(places):
     table = pd.DataFrame(np.arange(240).reshape(60, 4) * 7 % 50 - 9, columns=[*"abcd"])
     yes = (table["a"] > 12).to_numpy()
     found = []
-    for name, given, how in (
-        ("numbers", table.to_numpy(), {"tokens": False}),
-        ("named", table, {}),
-    ):
+    numbers = "numbers", table.to_numpy(), {"tokens": False}
+    for name, given, how in (numbers, ("named", table, {})):
         data.add(name, (given, yes), **how)
         task = Task(name, IID(3), MLP((4,)), LocalHoldout())
         result = run(replace(AVG, task=task), progress=False)
         found.append(evaluate(result, (given, yes)))
-        assert (
-            found[-1].accuracy == evaluate(result, (table.astype(float), yes.astype(int))).accuracy
-        )
+        again = evaluate(result, (table.astype(float), yes.astype(int)))
+        assert found[-1].accuracy == again.accuracy
     assert found[0].accuracy == found[1].accuracy
     with pytest.raises(ValueError, match="column 0 is 'b', where the training data have 'a'"):
         predict(result, table[[*"bacd"]])

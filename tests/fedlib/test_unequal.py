@@ -67,10 +67,8 @@ def test_blocks_show_each_client_its_own_examples_and_no_others(sizes, block):
     table, everyone = fed.train, torch.arange(fed.clients)
     seen = [[] for _ in range(fed.clients)]
     for batch in table.blocks(everyone, block):
-        for row, (labels, angles, weight) in enumerate(
-            zip(batch["y"], batch.side["angle"], batch["weight"], strict=True)
-        ):
-            there = weight > 0
+        shown = zip(batch["y"], batch.side["angle"], batch["weight"] > 0, strict=True)
+        for row, (labels, angles, there) in enumerate(shown):
             seen[row] += [*zip(labels[there].tolist(), angles[there].tolist(), strict=True)]
             mine = {*table.y[table.client(row)].tolist()} or {int(table.y[0])}
             assert {*labels[~there].tolist()} <= mine

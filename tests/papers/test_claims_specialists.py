@@ -119,9 +119,8 @@ def test_which_fedavg_is_printed_follows_the_runs(monkeypatch, near, which):
 
     At p = 1, where a FedAvg did not train, neither counts.
     """
-    known = analysis.printed("001", "cifar10").query(
-        "method == @FEDAVG and metric in (@GLOBAL, @OWN)"
-    )
+    fedavg = "method == @FEDAVG and metric in (@GLOBAL, @OWN)"
+    known = analysis.printed("001", "cifar10").query(fedavg)
     seeds = pd.DataFrame({"seed": range(3), "more": [0.0, 0.001, -0.001]})
     plain = known.merge(seeds, how="cross").eval("value = value + 0.2 + more")
     last = known.query("p > 0.5").merge(seeds, how="cross").eval("value = value - 0.4 + @near")

@@ -168,9 +168,8 @@ def test_gate_weights_are_means_over_labels_before_and_after_training():
     ]
     table = frame_of(*gates, *run(SYNCHRONOUS, 0, 0.8, 0.4), *run("FedPer", 0, 0.1, 0.1))
     (found,) = analysis.local_gate_weights(table).reset_index().to_dict("records")
-    assert found == pytest.approx(
-        {"S": 0, "seed": 0, "before": 0.75, "after": 0.3, "accuracy": 0.5}
-    )
+    expected = {"S": 0, "seed": 0, "before": 0.75, "after": 0.3, "accuracy": 0.5}
+    assert found == pytest.approx(expected)
 
 
 def test_headings_compare_those_that_share_a_part_with_those_that_share_all():
