@@ -13,7 +13,19 @@ from cases import refused
 from playing import equal
 from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 
-from fedlib import MLP, LocalHoldout, QuantitySkew, Task, adam, compare, paths, simulate, tiny
+from fedlib import (
+    MLP,
+    LocalHoldout,
+    QuantitySkew,
+    Task,
+    adam,
+    compare,
+    frame,
+    interval,
+    paths,
+    simulate,
+    tiny,
+)
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.runs import Experiment, export, exported, find, run, run_with_state, store
