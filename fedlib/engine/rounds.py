@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.cores import in_order, parallel_map
+from fedlib.cores import parallel_map
 from fedlib.engine import costs
 from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import accuracy
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.protocol import SHAPES, Algorithm, State, Update, train_view
 from fedlib.engine.selection import Selection
-from fedlib.engine.train import Cohort, TrainingDiverged, train_phase
+from fedlib.engine.train import Cohort, TrainingDiverged, in_parts, train_phase
 from fedlib.federation import Federation
 from fedlib.models import Params
 
@@ -177,16 +177,11 @@ def clients_round(
     trained = received
     for phase, plan in zip(algorithm.phases(), plans, strict=True):
         trained = train_phase(algorithm, trained, phase, plan, local, chunk, usual)
-    parts = [slice(start, start + usual) for start in range(0, len(received.rows), usual)]
 
     def end(some: slice) -> Sent:
         return _end(algorithm, received.part(some), trained.part(some), local, score)
 
-    ends = in_order(end, parts, "ends")
-    if len(ends) == 1:
-        return ends[0]
-    fields = zip(*ends, strict=True)
-    return Sent(*({n: torch.cat([p[n] for p in some]) for n in some[0]} for some in fields))
+    return in_parts(end, len(received.rows), usual, "ends")
 
 
 def _end(

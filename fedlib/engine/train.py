@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 
-from fedlib.cores import in_order
+from fedlib.cores import Found, in_order
 from fedlib.engine import costs
 from fedlib.engine.batches import Plan, precompute
 from fedlib.engine.evaluate import nll
@@ -69,25 +69,27 @@ def train_phase(
     clients share a program otherwise. Where the phase trains no leaf, they come back as they were,
     with the losses of the phase before.
     """
-    fed, clients = cohort.fed, len(cohort.rows)
+    fed = cohort.fed
     moving = phase.moves(cohort.leaves, local)
     if not moving:
         return cohort
     cohort = with_precomputed(algorithm, cohort, phase, moving)
     trained = {n: cohort.leaves[n] for n in moving}
     size = costs.together(fed, chunk, usual, trained, bool(cohort.precomputed.replace))
-    parts = [slice(start, start + size) for start in range(0, clients, size)]
 
     def play(some: slice) -> tuple[Params, Tensor]:
         return train_together(algorithm, cohort.part(some), phase, plan.rows(some), moving)
 
-    ends = in_order(play, parts, f"phase {phase.loss} {phase.train}")
-    after, loss = ends[0]
-    if ends[1:]:
-        after = {n: torch.cat([leaves[n] for leaves, _ in ends]) for n in moving}
-        loss = torch.cat([loss for _, loss in ends])
+    after, loss = in_parts(play, len(cohort.rows), size, f"phase {phase.loss} {phase.train}")
     leaves = {**cohort.leaves, **after}
     return Cohort(fed, cohort.rows, leaves, cohort.context, cohort.common, loss)
+
+
+def in_parts(fn: Callable[[slice], Found], clients: int, size: int, kind: str) -> Found:
+    """Return what ``fn`` finds of ``size`` clients at once, tensors ``[clients, ...]``, of all."""
+    parts = [slice(start, start + size) for start in range(0, clients, size)]
+    found = in_order(fn, parts, kind)
+    return found[0] if len(found) == 1 else tree_map(lambda *rows: torch.cat(rows), *found)
 
 
 def with_precomputed(
