@@ -100,22 +100,21 @@ def precompute(
     """
     sizes, columns = table.sizes[rows.cpu().numpy()], Precomputed({}, {})
     size = costs.TOGETHER if fed.net.batchable(fed.device) else 1
-    with torch.no_grad():
-        once = np.ones((1, 1), dtype=np.int64)
-        one = next(table.batches(rows[:1], 0 * once[None], once, once[0]))
-        first = {n: t[:1] for n, t in frozen.items()}, {n: t[:1] for n, t in context.items()}
-        if fed.train.augment is not None or not any(vmap_clients(method, 1)(*first, one)):
-            return columns
-    parts = [slice(start, start + size) for start in range(0, len(rows), size)]
+
+    @torch.no_grad()
+    def ask(some: slice, batches: Iterator[Batch]) -> list[Precomputed]:
+        own, ctx = ({n: t[some] for n, t in part.items()} for part in (frozen, context))
+        one = vmap_clients(method, len(rows[some]))
+        return [one(own, ctx, batch) for batch in batches]
 
     def ask_part(some: slice) -> list[Precomputed]:
-        if not sizes[some].any():
-            return []
-        own, ctx = ({n: t[some] for n, t in part.items()} for part in (frozen, context))
-        ask = vmap_clients(method, len(rows[some]))
-        with torch.no_grad():
-            return [ask(own, ctx, batch) for batch in table.blocks(rows[some], costs.AT_ONCE)]
+        return ask(some, table.blocks(rows[some], costs.AT_ONCE)) if sizes[some].any() else []
 
+    once = np.ones((1, 1), dtype=np.int64)
+    example = table.batches(rows[:1], 0 * once[None], once, once[0])
+    if fed.train.augment is not None or not any(ask(slice(1), example)[0]):
+        return columns
+    parts = [slice(start, start + size) for start in range(0, len(rows), size)]
     for i, blocks in parallel_map(ask_part, parts, "precompute"):
         for at, block in enumerate(blocks):
             for column, found in zip(columns, block, strict=True):
