@@ -174,13 +174,11 @@ def batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Batch]:
     numbers = fed.train.noise_taken + sum(named.values()) + fed.net.noise
     drawn = plan.noise(numbers) if numbers else None
     seen = fed.train.batches(rows, plan.positions, plan.counts, widths, drawn, cohort.precomputed)
-    if not numbers > fed.train.noise_taken:
-        yield from seen
-        return
     for batch in seen:
-        assert batch.noise is not None
-        parts = batch.noise.split([*named.values(), fed.net.noise], -1)
-        yield replace(batch, random=dict(zip(named, parts, strict=False)))
+        if batch.noise is not None:
+            parts = batch.noise.split([*named.values(), fed.net.noise], -1)
+            batch.random = dict(zip(named, parts, strict=False))
+        yield batch
 
 
 def _mean_loss(losses: list[Tensor], plan: Plan) -> Tensor:
