@@ -67,13 +67,11 @@ def segment(
 
 
 def clock() -> dict[str, float]:
-    """Return the time, and what this process has computed so far, both in seconds."""
-    return {"seconds": time.monotonic(), "cpu_seconds": cpu_seconds()}
+    """Return the time, and what this process and its copies that have ended have computed so far.
 
-
-def cpu_seconds() -> float:
-    """Return what this process and its copies that have ended have computed so far, in seconds."""
-    return sum(os.times()[:4])
+    Both in seconds.
+    """
+    return {"seconds": time.monotonic(), "cpu_seconds": sum(os.times()[:4])}
 
 
 def digest(state: State) -> str:
