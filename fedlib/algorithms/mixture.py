@@ -56,10 +56,11 @@ class Mixture(LocalTraining):
     What experts that do not move say of training examples is computed once: the generalists, or
     with ``frozen`` all of them, where only the gate is trained (A28).
     ``train_global`` also trains a copy of the generalists for each client, on the examples that
-    have not opted out (002, eq. 7); otherwise they stay as they are. ``expert`` and ``gate`` are
-    the networks of f_s and h, the task's model where None; a specialist starts fresh where the
-    first stage has none of that architecture. ``used_only``, after IFCA, leaves out clusters that
-    are nobody's best, as released (A29). Early stopping watches the loss.
+    have not opted out (002, eq. 7), without dropout and with the statistics of BatchNorm as they
+    are; otherwise they stay as they are. ``expert`` and ``gate`` are the networks of f_s and h, the
+    task's model where None; a specialist starts fresh where the first stage has none of that
+    architecture. ``used_only``, after IFCA, leaves out clusters that are nobody's best, as released
+    (A29). Early stopping watches the loss.
 
     Reference: Listo Zec et al., Specialized federated learning using a mixture of experts (001) and
     its first version (002); Isaksson et al., Adaptive expert models for federated learning (003).
