@@ -58,7 +58,8 @@ class Transformer(nn.Module):
     def __init__(self, first=True):
         super().__init__()
         layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.2, batch_first=first)
-        self.first, self.encoder = first, nn.TransformerEncoder(layer, 2)
+        self.first = first
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=first)
 
     def forward(self, x):
         rows = x.squeeze(1) if self.first else x.squeeze(1).movedim(0, 1)
