@@ -196,8 +196,9 @@ def stored(
             gone = _absent(found, {run.method for run, _ in there})
             given_up = {run.method for run, _ in lost(section, scale, name)}
             gone |= {method: DIVERGED for method in gone if method in given_up}
-            missing = gone, _left(found, there), untrained(there)
-            shown.append(Panel(name, scale, setting, frame, False, *missing))
+            missing: dict[str, Any] = {"absent": gone, "left": _left(found, there)}
+            missing["untrained"] = untrained(there)
+            shown.append(Panel(name, scale, setting, frame, trained=False, **missing))
     return shown
 
 

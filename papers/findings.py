@@ -48,7 +48,8 @@ from papers.specialists.experiments import LAST_CLIENT, MIXTURE
 README = paths.ROOT / "README.md"
 MARKS = "<!-- made by python -m papers.findings -->", "<!-- end -->"
 LINES = {"says": "The paper says", "found": "Found here", "sure": "How sure"}
-INTERVALS, INTERVAL = " Brackets hold 95% intervals.", re.compile(r"\[-?[\d.]+, ")
+BRACKETS = " Brackets hold 95% intervals."
+INTERVAL = re.compile(r"\[-?[\d.]+, ")
 HEAD = """# What was found
 
 Numbers come from stored runs of the standard scale, with fewer rounds and smaller networks than
@@ -421,7 +422,7 @@ def in_short(notebook: str) -> Markdown:
     row = words("short.csv", "name")[notebook]
     head = {**LINES, "says": row["who"] or LINES["says"]}
     lines = {name: filled(row[name], _KNOWN) for name in LINES}
-    lines["sure"] += INTERVALS if INTERVAL.search(lines["found"]) else ""
+    lines["sure"] += BRACKETS if INTERVAL.search(lines["found"]) else ""
     return Markdown("\n\n".join(f"**{head[n]}.** {t[:1].upper()}{t[1:]}" for n, t in lines.items()))
 
 

@@ -103,13 +103,6 @@ def test_every_third_party_import_is_declared():
     assert not missing, "not declared in pyproject.toml: " + "; ".join(missing)
 
 
-def test_a_test_that_breaks_off_or_hangs_ends_the_suite():
-    """Else pytest replaces its worker and goes on, and names no test."""
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
-    assert told["faulthandler_timeout"] and told["faulthandler_exit_on_timeout"]
-    assert "--max-worker-restart=0" in told["addopts"].split()
-
-
 def test_the_distribution_is_the_library_and_an_editable_install_the_checkout():
     """With one named folder for all packages setuptools puts that folder on the path."""
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]

@@ -41,7 +41,7 @@ BRACKETS = re.compile(r"[\[(][^\])]*[\])]")  # what stays on one line of a headi
 INTERVAL = "95% CI: "
 CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
-# The labels of quantities.
+# The labels of quantities, whose axes start at 0.
 FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent|least used")
 UNTRAINED = "did not train"
 REAL = "(standard)", "(paper)"  # the end of a title of real data

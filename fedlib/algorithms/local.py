@@ -267,8 +267,10 @@ class Densities(SecondStage):
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""
         pixels = _pixels(batch.x, ctx)
-        u = batch.random.get(LATENT, pixels.new_full((self.latent,), 0.5))  # whose normal is 0
-        normal = torch.special.ndtri(u.clamp(1e-7, 1 - 1e-7))
+        if LATENT in batch.random:
+            normal = torch.special.ndtri(batch.random[LATENT].clamp(1e-7, 1 - 1e-7))
+        else:
+            normal = pixels.new_zeros(self.latent)
         return -mean(evidence_bound(select_prefix(params, VAE), pixels, normal), batch.weight)
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:

@@ -11,7 +11,7 @@ from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
 from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, left, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
-from fedlib.algorithms.splitting import FedPer, FedRoD, SplitModel
+from fedlib.algorithms.splitting import FedPer, SplitModel
 from fedlib.engine import Phase, Prediction, State, tabulate, uses_precomputed
 from fedlib.engine.costs import company
 from fedlib.engine.protocol import DROPOUT
@@ -224,9 +224,12 @@ class PMMoE(SecondStage):
         erred independently (Theorem 3.1 assumes 1; M experts that always agree have M).
         """
         tests = on_tests(fed, self, state, self._asked)
-        every = {"expert_energy": self.energies(fed, state), "kept_experts": state.local[KEPT]}
-        by_id = {name: rows[fed.by_id] for name, rows in every.items()}
-        return {**expert_diagnostics(tests), "error_spread": error_spread(tests), **by_id}
+        return {
+            **expert_diagnostics(tests),
+            "error_spread": error_spread(tests),
+            "expert_energy": self.energies(fed, state)[fed.by_id],
+            "kept_experts": state.local[KEPT][fed.by_id],
+        }
 
     def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
@@ -281,7 +284,9 @@ class FedSynMoE(FedAvg):
         outputs, gate = self._mixed(net, params, code)
         return Prediction(outputs.log_softmax(-1), gate)
 
-    client_output = FedRoD.client_output  # the logits of the global base
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+        """Return the logits of the global base."""
+        return {"logits": net.logits(params, code["h"])}
 
     def _mixed(
         self, net: Net, params: Params, code: Params, batch: Batch | None = None

@@ -73,5 +73,7 @@ def angle(value: float, limits: tuple[float, float]) -> float:
     """Return the angle whose squared sine is how far a value lies in its range."""
     if not limits[0] <= value <= limits[1]:
         ends = f"{limits[0]:g} to {limits[1]:g}"
-        raise ValueError(f"{value:g} is outside of the limits, {ends}; limits=None has none")
+        raise ValueError(
+            f"{value:g} is outside of the limits, {ends}; give limits=None if it has none"
+        )
     return float(np.arcsin(np.sqrt((value - limits[0]) / (limits[1] - limits[0]))))

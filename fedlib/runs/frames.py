@@ -97,7 +97,7 @@ def compare(
 
 
 def _named(results: Any) -> Mapping[str, Iterable[Result]]:
-    """Refuse what is no runs by method, as a result alone."""
+    """Return runs by method; TypeError for runs without a method's name, and for one alone."""
     alone = isinstance(results, Mapping) and any(isinstance(r, Result) for r in results.values())
     if alone or not isinstance(results, Mapping):
         raise TypeError('runs are given by method, as {"mine": [result, ...]}')

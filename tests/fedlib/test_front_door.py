@@ -74,6 +74,14 @@ def test_what_is_offered_is_explained(name, places):
         assert not doctest.DocTestRunner().run(test).failed
 
 
+def test_an_example_of_a_run_is_played_with_nothing_but_the_front_door(tmp_path):
+    """`run(tiny)` stood in examples, and nobody was told what `tiny` was."""
+    code = (
+        "from fedlib import *; print(run(tiny, progress=False).experiment == find(tiny).experiment)"
+    )
+    assert alone(code, FEDLIB_RUNS=str(tmp_path)).stdout.strip() == "True"
+
+
 def test_the_example_of_a_partition_of_ones_own_runs(places):
     """README sends there; only its base said how, and without an example."""
     globs = {**OFFERED, **MORE, "__name__": __name__}

@@ -1,0 +1,26 @@
+"""A suite that breaks off ends, and names the test in which it did."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIGURATION = Path(__file__).resolve().parent.parent / "pyproject.toml"
+# Each breaks off its process: by a signal, as a kernel of torch may, or by never ending.
+BREAKING = {"dies": "import os\n\ndef test_dies():\n    os.kill(os.getpid(), 11)\n"}
+BREAKING["hangs"] = "import time\n\ndef test_hangs():\n    time.sleep(1000)\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BREAKING)
+def test_a_worker_that_breaks_off_ends_the_suite_with_its_tests_name(name, tmp_path):
+    for file, code in {name: BREAKING[name], "fine": "def test_fine():\n    pass\n"}.items():
+        (tmp_path / f"test_{file}.py").write_text(code)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", CONFIGURATION]
+    command += ["--rootdir", tmp_path, "-o", "faulthandler_timeout=1", "-n", "2"]
+    how = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
+    ended = subprocess.run([*command, "--dist", "worksteal", tmp_path], **how)
+    assert ended.returncode == 1
+    assert f"test_{name}.py::test_{name}" in ended.stdout.partition("short test summary")[2]
+    assert f"line 4 in test_{name}" in ended.stderr, "where it was"
