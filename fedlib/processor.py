@@ -1,8 +1,8 @@
 """The same bits on every processor of one maker with AVX2: torch is held to that instruction set.
 
 torch, oneDNN and MKL choose their kernels by the processor, and kernels round differently. MKL does
-so between Intel's and AMD's processors even when it is held to AVX2. The choice is made when torch
-is imported, so this is imported before it and imports nothing of it.
+so between Intel's and AMD's processors even when it is held to AVX2. The choice is made when the
+first kernel is needed, so this comes before it, and does not import torch by itself.
 """
 
 import ctypes
@@ -23,15 +23,34 @@ _LARGEST_MMAP_THRESHOLD = 2**25
 def pin() -> bool:
     """Hold torch to AVX2 in this process and those that it starts; return whether it is held.
 
-    Nothing is set where torch is imported already, where the processor lacks AVX2 or is not known
+    Nothing is set where torch has computed already, where the processor lacks AVX2 or is not known
     to have it, and where ``FEDLIB_PIN=0`` frees it. What a user has set stays as it is.
     """
     if os.environ.get(VARIABLE) == "0" or not has_avx2():
         return False
-    if "torch" not in sys.modules:
-        for name, value in SHARED.items():
-            os.environ.setdefault(name, value)
+    missing = SHARED.keys() - os.environ.keys()
+    os.environ.update({name: SHARED[name] for name in missing})
+    if "torch" in sys.modules and not _taken():
+        for name in missing:
+            del os.environ[name]
+        return False
     return all(os.environ.get(name) == value for name, value in SHARED.items())
+
+
+def _taken() -> bool:
+    """Whether torch, which is imported already, has chosen by what the environment holds now.
+
+    It asks when it first computes. oneDNN cannot be asked, but ATen chooses no later than it.
+    """
+    import torch
+
+    with suppress(AttributeError, OSError):  # a torch without MKL, or not of Linux
+        mkl = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        off, branch = 1, 1  # MKL's numbers: the choice is free; the choice is asked for
+        return torch.backends.cpu.get_cpu_capability() == "AVX2" and (
+            mkl.mkl_serv_cbwr_get(branch) > off
+        )
+    return False
 
 
 def has_avx2() -> bool:

@@ -1,7 +1,7 @@
 """The same bits on a maker's processors with AVX2, and nothing handed to torch that crashes there.
 
-Each test is a process of its own: the instruction set is chosen when torch is imported, and what is
-tested against ends a process.
+Each test is a process of its own: the instruction set is chosen when torch first computes, and what
+is tested against ends a process.
 """
 
 import pytest
@@ -79,13 +79,30 @@ print("ok")
 
 
 @pytest.mark.skipif(not torch.__version__.startswith("2.13.0"), reason="bits of torch 2.13.0")
-def test_a_short_fedmix_has_the_golden_bits():
-    """Convolutions, dense layers, Adam at both ends and evaluation, pinned."""
+@pytest.mark.parametrize("first", ["", "import torch; torch.manual_seed(0)\n"])
+def test_a_short_fedmix_has_the_golden_bits(first):
+    """Convolutions, dense layers, Adam at both ends and evaluation; torch may be imported first."""
     maker = next((name for name in BITS if name in processor.CPUINFO.read_text()), "")
     if not maker:
         pytest.skip("bits of AMD's and Intel's processors")
-    said = alone(GOLDEN)
+    said = alone(first + GOLDEN)
     assert said.stdout.split() == ["True", *BITS[maker].split()], said.stderr
+
+
+@pytest.mark.parametrize("chosen", ["torch.ones(2) + 1", "torch.ones(64, 64) @ torch.ones(64, 64)"])
+def test_a_torch_that_has_computed_is_left_alone(chosen):
+    """MKL has chosen then, and on a processor with AVX-512 ATen has, too."""
+    asks = f"""
+import os, torch
+{chosen}
+from fedlib import PINNED
+from fedlib.processor import SHARED
+wide = torch.backends.cpu.get_cpu_capability() != "AVX2"
+print(PINNED, PINNED == all(n in os.environ for n in SHARED), wide)
+"""
+    pinned, same, wide = alone(asks).stdout.split()
+    assert same == "True"
+    assert pinned == "False" or (wide == "False" and "@" not in chosen)
 
 
 def test_strided_convolutions_of_few_channels_train():
