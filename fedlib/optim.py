@@ -247,29 +247,31 @@ class TorchStepper(Stepper):
         self._engine.step()
 
 
-def sgd(lr: float = 0.05, momentum: float = 0.0) -> Optimizer:
+def sgd(lr: float = 0.05, momentum: float = 0.0, **other: Any) -> Optimizer:
     """Return stochastic gradient descent; at a server with ``lr=1`` it is plain averaging.
 
     Args:
         lr: the learning rate.
         momentum: of the last steps, 0 for none.
+        other: other fields of ``Optimizer``.
 
-    >>> FedAvg(client=sgd(lr=0.1, momentum=0.9), server=sgd(lr=1.0))
-    FedAvg(client=Optimizer(lr=0.1, momentum=0.9))
+    >>> FedAvg(client=sgd(lr=0.1, weight_decay=1e-4), server=sgd(lr=1.0))
+    FedAvg(client=Optimizer(lr=0.1, weight_decay=0.0001))
     """
-    return Optimizer("sgd", lr=lr, momentum=momentum)
+    return Optimizer("sgd", lr=lr, momentum=momentum, **other)
 
 
-def adam(lr: float = 1e-3) -> Optimizer:
+def adam(lr: float = 1e-3, **other: Any) -> Optimizer:
     """Return Adam with PyTorch's defaults.
 
     Args:
         lr: the learning rate.
+        other: other fields of ``Optimizer``.
 
-    >>> FedAvg(server=adam(0.01)).server.name
+    >>> FedAvg(server=adam(0.01, schedule=Cosine(rounds=20))).server.name
     'adam'
     """
-    return Optimizer("adam", lr=lr)
+    return Optimizer("adam", lr=lr, **other)
 
 
 def server_step(
