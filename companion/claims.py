@@ -51,6 +51,7 @@ POINT = 0.01  # accuracies that differ by less than a percentage point count as 
 # at most a point below or above, within a point.
 RULES = {">": (0.0, inf), "<": (-inf, 0.0)}
 RULES |= {">=": (-POINT, inf), "<=": (-inf, POINT), "~": (-POINT, POINT)}
+OFTEN = "often"  # of what is so or not in each run: in more than a share of them
 BARELY = 0.005  # above the floor: a run that is no better is the floor
 ORDERED = 0.5  # the rank correlation below which an order is not the published one
 DISCOVERY = 0.02
@@ -160,6 +161,24 @@ def ordered(
         return replace(judged, measured=chance, verdict=HOLDS, p=p, needed=0)
     verdict = FAILS if judged.verdict == FAILS else OPEN
     return replace(judged, measured=chance, verdict=verdict, p=judged.p if verdict == FAILS else p)
+
+
+def often(text: str, place: str, runs: BySeed, share: float, **about: Any) -> Claim:
+    """Test that more than a ``share`` of the runs are so, of which each is 1 or 0, by seed.
+
+    Five runs of which none is so are no mean without a doubt: the exact interval of a share decides
+    (`companion.inference.often`). What so many runs detect, and how many would decide, is not told.
+    """
+    values = [float(v) for v in runs.values()]
+    judged = _judge(text, place, values, least=share, **about)
+    if judged.verdict not in TESTED:
+        return judged
+    low, high, p = inference.often(values, share)
+    verdict = HOLDS if share < low else FAILS if high < share else OPEN
+    clear = min(abs(low - share), abs(high - share)) > (high - low) / 2
+    measured = _in_words(judged.effect, low, high, share, inf, "")
+    ends: dict[str, Any] = {"low": low, "high": high, "p": p, "detects": nan, "needed": 0}
+    return _cautious(replace(judged, measured=measured, verdict=verdict, clear=clear, **ends))
 
 
 def table(claims: Mapping[str, Sequence[Claim]]) -> pd.DataFrame:

@@ -36,6 +36,19 @@ def p_value(values: Numbers, bound: float, limits: Limits = None) -> float:
     return float(2 * stats.t.sf(abs(steps), len(values) - 1))
 
 
+def often(values: Numbers, share: float) -> tuple[float, float, float]:
+    """Return the exact 95% interval of how often runs are so, and the two-sided p of ``share``.
+
+    Each of the ``values`` is 1 or 0. Clopper and Pearson's (1934): runs that are all the same leave
+    a doubt here, as few of them come so by chance, and p < 0.05 where the interval leaves the share
+    out.
+    """
+    count, n = round(sum(values)), len(values)
+    interval = stats.binomtest(count, n).proportion_ci(LEVEL, "exact")
+    tails = stats.binom.cdf(count, n, share), stats.binom.sf(count - 1, n, share)
+    return float(interval.low), float(interval.high), min(2 * float(min(tails)), 1.0)
+
+
 def detectable(values: Numbers) -> float:
     """Return the smallest difference from a bound that so many runs detect with 80% power.
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from companion import frames
-from companion.claims import UNTESTED, BySeed, Claim
+from companion.claims import OFTEN, UNTESTED, BySeed, Claim
 from companion.frames import ByMethod, by_method, final
 from companion.panels import Panel
 from fedlib.algorithms import PrunedFedMix
@@ -258,9 +258,9 @@ def cluster_claims(frame: pd.DataFrame, permutations: analysis.Truth) -> list[Cl
         ("found.sharp", at("sharpness", four, early), ">", 0.9),
         *(later if course["round"].max() > early else ()),
         *(slower if names.SLOWER in accuracy else ()),
-        ("few", at(analysis.MERGED, three), ">", 0.5),
+        ("few", at(analysis.MERGED, three), OFTEN, 0.5),
         ("many.apart", at("pure", five), ">", all_but_none),
-        ("many.doubled", at(analysis.DOUBLED, five), ">", 0.5),
+        ("many.doubled", at(analysis.DOUBLED, five), OFTEN, 0.5),
         ("enough", accuracy[four], ">", accuracy[three]),
     )
     return _judged(rows, early=early)
