@@ -158,6 +158,9 @@ def test_clients_without_test_or_validation_examples_are_no_failure(algorithm):
     fed = task.build(0)
     lacking = {"validation": fed.validation.sizes == 0, "test": fed.test.sizes == 0}
     result = play(Experiment(task, algorithm, rounds=2, cohort=30, evaluate_every=1))
+    for moment in simulate(result.experiment, device="cpu"):  # which leaves out the same clients
+        for metric, mean in moment.metrics.items():
+            assert mean == pytest.approx(result.curve(metric)[moment.round], nan_ok=True)
     assert result.select("train_loss").to_pandas()["value"].notna().all()
     for split, nobody in lacking.items():
         assert nobody.any() and not nobody.all()
