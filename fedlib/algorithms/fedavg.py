@@ -64,7 +64,8 @@ class FedAvg(Algorithm):
     server: Optimizer = sgd(1.0)
 
     def check(self) -> None:
-        self.phases()
+        if isinstance(made := self.phases(), Phase):
+            raise TypeError(f"{type(self).__name__}.phases must return a tuple, got {made}")
         o = self.client
         if self.plain and (not o.is_plain or o.rates or not o.lr):
             raise ValueError(f"{type(self).__name__}'s clients take plain SGD steps, got {o}")
