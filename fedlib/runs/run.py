@@ -31,9 +31,16 @@ from fedlib.runs.atomic import Damaged, StoreError
 from fedlib.runs.spec import Experiment, Log, Result, key_in, on_host, spec_of
 from fedlib.runs.store import Checkpoint, RunDiverged, RunFolder
 from fedlib.tasks import pick_device
+from fedlib.values import shown
 
 CHECKPOINT_SECONDS = 60.0
 OF_THE_END = ("everywhere_accuracy", "kept_round")  # what only the last round of a run logs
+SCORED = ("validation", "test", "balanced", "balanced_validation")
+LOGGED = {  # what no algorithm may log besides
+    "train_loss", "bytes_down", "bytes_up", "divergence", "examples", "opted_in", "global_accuracy",
+    "adapted_validation_accuracy", "adapted_test_accuracy", *OF_THE_END,
+    *(f"{part}_{of}" for part in SCORED for of in ("accuracy", "nll", "gate")),
+}  # fmt: skip
 Progress = bool | Watcher
 
 
@@ -402,7 +409,7 @@ class Training:
                     self.log.clients(completed, metric, cohort, shares)
         assigned = algorithm.assign_models(eval_view(algorithm, fed), state) if scored else state
         # Scalars every round, arrays where clients are scored.
-        told = algorithm.observe(self.seen, assigned)
+        told = observed(algorithm, self.seen, assigned)
         told = {metric: t for metric, t in told.items() if scored or t.ndim == 0}
         for metric, values in on_host(told).items():
             self.log.array(completed, metric, values)
@@ -554,6 +561,22 @@ def check_finite(fed: Federation, state: State, report: Report, round: int) -> N
 
     The loss of a client's last step is computed before that step, and a server's optimiser may
     explode on finite messages: so the leaves are looked at, too, with one reduction each.
+def observed(algorithm: FedAvg, fed: Federation, state: State) -> dict[str, torch.Tensor]:
+    """Return what an algorithm observes, as tensors; an error for what is no number by name.
+
+    ValueError also for a name that every run logs by itself: both would be averaged as one.
+    """
+    found, where = algorithm.observe(fed, state), f"{type(algorithm).__name__}.observe"
+    if not isinstance(found, dict):
+        raise TypeError(f"{where} must return numbers by name, a dict, got {shown(found)}")
+    told = {name: torch.as_tensor(t).detach() for name, t in found.items()}
+    for name, t in told.items():
+        if name in LOGGED or t.ndim > 2:
+            may = "a name of its own, and be a number, [experts] or [items, experts]"
+            raise ValueError(f"{where}: {name!r} must have {may}, got {[*t.shape]}")
+    return told
+
+
     """
     rows = torch.as_tensor(report.rows, device=fed.device)
     own = {n: t[rows] for n, t in state.local.items()}

@@ -25,6 +25,7 @@ from fedlib import (
     paths,
     simulate,
     tiny,
+    value,
 )
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
@@ -302,3 +303,24 @@ def test_a_simulation_is_a_run_that_is_not_stored(experiment):
     for metric in ("train_loss", "test_accuracy", "bytes_up"):
         found = {at: means[metric] for at, means in moments if metric in means}
         assert found == pytest.approx(result.curve(metric))
+
+
+@value
+class Observing(FedAvg):
+    """FedAvg of which a test says what is logged."""
+
+
+NUMBERS = {"tau": 0.5, "count": 3, "both": np.array([0.25, 0.75]), "some": [1.0, 2.0]}
+
+
+def test_what_an_algorithm_observes_may_be_any_numbers(monkeypatch):
+    monkeypatch.setattr(Observing, "observe", lambda *_: NUMBERS)
+    *_, last = simulate(replace(AVG, algorithm=Observing()))
+    assert {n: last.metrics[n] for n in NUMBERS} == {n: np.mean(v) for n, v in NUMBERS.items()}
+
+
+@refused("observed")
+def test_what_cannot_be_logged_is_refused(code, message, monkeypatch):
+    monkeypatch.setattr(Observing, "observe", lambda *_: eval(code))
+    with pytest.raises((TypeError, ValueError), match=message):
+        next(simulate(replace(AVG, algorithm=Observing())))
