@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, mean, weighted_sum
 from fedlib.engine import Algorithm, Phase, Prediction, State, Update, uses_precomputed
+from fedlib.engine.protocol import tensors
 from fedlib.federation import NOTHING, Federation, Precomputed
 from fedlib.models import Batch, Net, Params, is_statistic
 from fedlib.optim import Optimizer, server_step, sgd
@@ -94,7 +95,7 @@ class FedAvg(Algorithm):
         and copies that it lacks from those of what they are copies of. ValueError if it has none,
         has one in another shape or of other clients, or if only clients have what all share here.
         """
-        leaves = self.leaves(fed, seed)
+        leaves = tensors(self, "leaves", self.leaves(fed, seed))
         if first and not leaves.keys() & (first.shared.keys() | first.local.keys()):
             raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
         first, stays = first or State({}, {}), self.stays(leaves)

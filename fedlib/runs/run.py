@@ -272,9 +272,10 @@ def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[Sta
 def require_leaves(algorithm: FedAvg, state: State) -> None:
     """ValueError for a phase that trains, or a rate that is of, leaves that there are not.
 
-    A name that is mistyped would train nothing, or at another rate, without a word.
+    A name that is mistyped would train nothing, or at another rate, without a word. Also for a
+    phase that trains whole numbers or truth values.
     """
-    leaves, kind = [*state.shared, *state.local], type(algorithm).__name__
+    leaves, kind = {**state.shared, **state.local}, type(algorithm).__name__
     asked = [(f"{kind}.server.rates", prefix) for prefix, _ in algorithm.server.rates]
     for phase in algorithm.phases():
         asked += [(f"{kind}.phases", prefix) for prefix in phase.train]
@@ -283,6 +284,10 @@ def require_leaves(algorithm: FedAvg, state: State) -> None:
         if prefix not in algorithm.may_lack and not any(name.startswith(prefix) for name in leaves):
             there = f"no leaf begins with {prefix!r}; there are {', '.join(leaves)}"
             raise ValueError(f"{where}: {there}")
+    for name in (n for phase in algorithm.phases() for n in phase.moves(leaves, state.local)):
+        if not leaves[name].is_floating_point():
+            why = f"{name} is {leaves[name].dtype}, which no gradient moves"
+            raise ValueError(f"{kind}.phases: {why}; `trains` names the leaves that are trained")
     for phase in () if isinstance(algorithm, SecondStage) else algorithm.phases():
         if phase.side != "both" and not phase.moves(leaves, state.local):
             local = ", ".join(state.local) or "none"
@@ -556,11 +561,6 @@ def best_of(metrics: pa.Table, members: np.ndarray) -> int:
     return int(means.sort_by(order)["round"][0].as_py())
 
 
-def check_finite(fed: Federation, state: State, report: Report, round: int) -> None:
-    """Raise TrainingDiverged unless all that a round has changed is finite.
-
-    The loss of a client's last step is computed before that step, and a server's optimiser may
-    explode on finite messages: so the leaves are looked at, too, with one reduction each.
 def observed(algorithm: FedAvg, fed: Federation, state: State) -> dict[str, torch.Tensor]:
     """Return what an algorithm observes, as tensors; an error for what is no number by name.
 
@@ -577,6 +577,11 @@ def observed(algorithm: FedAvg, fed: Federation, state: State) -> dict[str, torc
     return told
 
 
+def check_finite(fed: Federation, state: State, report: Report, round: int) -> None:
+    """Raise TrainingDiverged unless all that a round has changed is finite.
+
+    The loss of a client's last step is computed before that step, and a server's optimiser may
+    explode on finite messages: so the leaves are looked at, too, with one reduction each.
     """
     rows = torch.as_tensor(report.rows, device=fed.device)
     own = {n: t[rows] for n, t in state.local.items()}

@@ -10,11 +10,12 @@ from conftest import LENET, make_federation
 from playing import FAST, SIZES, Linear, arrays, begun, close, equal, every, one_step, play, texts
 from small import AVG
 
-from fedlib import Augmentation, Cosine, Optimizer, Schedule, Step, sgd, simulate, value
+from fedlib import Augmentation, Cosine, Optimizer, Schedule, Step, adam, sgd, simulate, value
 from fedlib.algorithms import FedAvg, FedGen, FedGH
-from fedlib.engine import Selection, broadcast_to, draw, play_round, select
+from fedlib.engine import Prediction, Selection, broadcast_to, draw, play_round, select
 from fedlib.engine.selection import cohort_size
 from fedlib.engine.train import batches
+from fedlib.engine.trained import module_of
 from fedlib.runs.run import require_leaves
 
 
@@ -110,11 +111,48 @@ class Typed(FedAvg):
         return (self.phase(train=self.train, side=self.side),)
 
 
+@value
+class Counted(FedAvg):
+    """FedAvg with a whole number, which its phase trains."""
+
+    def leaves(self, fed, seed):
+        return {**FedAvg.leaves(self, fed, seed), "turns": torch.tensor(3)}
+
+
 @refused("leaves")
 def test_a_phase_or_a_rate_of_no_leaf_is_refused(code, message):
     """A run trained nothing, or at another rate, without a word."""
     with pytest.raises(ValueError, match=message):
         next(simulate(replace(AVG, algorithm=eval(code))))
+
+
+@value
+class Counting(FedAvg):
+    """The server keeps a whole number and a truth value, and broadcasts what is no tensor."""
+
+    trains = ("base.", "head.")
+
+    def leaves(self, fed, seed):
+        more = {"turns": torch.tensor(3), "on": torch.tensor(True)}
+        return {**FedAvg.leaves(self, fed, seed), **more}
+
+    def broadcast(self, fed, state):
+        return {"sharp": 2.0}
+
+    def predict(self, net, params, ctx, code):
+        return Prediction.single((code["logp"] * ctx["sharp"]).log_softmax(-1))
+
+
+@pytest.mark.parametrize("server", [sgd(1.0, 0.9), adam(), Optimizer("Adagrad", lr=0.1)], ids=repr)
+def test_numbers_that_no_gradient_moves_may_be_leaves_and_others_constants(server):
+    fed, algorithm = make_federation(SIZES), Counting(server=server, batch_size=4)
+    state, _ = play(algorithm, fed)
+    same, _ = play(FedAvg(server=server, batch_size=4), fed)
+    assert (state.shared["turns"], state.shared["on"]) == (torch.tensor(3), torch.tensor(True))
+    assert equal(same.shared, {n: state.shared[n] for n in same.shared})
+    x = fed.test.inputs(torch.arange(5))
+    sharp = (2 * fed.net.logp(state.shared, x)).log_softmax(-1)
+    assert torch.allclose(module_of(fed, algorithm, state, 1)(x), sharp)
 
 
 BARE = ("APFL", "FedAvg", "FedBABU", "FedMix", "FedProx", "FedRep", "MOON")
