@@ -124,7 +124,7 @@ def module_of(
     """
     ids = fed.ids.tolist()
     if client is not None and client not in ids:
-        raise ValueError(f"there is no client {client}: clients are {min(ids)} to {max(ids)}")
+        raise ValueError(f"there is no client {client!r}: clients are {min(ids)} to {max(ids)}")
     seen = eval_view(algorithm, fed)
     state = algorithm.assign_models(seen, state)
     some = torch.tensor([0 if client is None else ids.index(client)], device=fed.device)
