@@ -64,7 +64,7 @@ def test_a_wrong_question_is_code_2_and_says_what_was_meant(ask, code, message):
 
 def test_a_sweep_file_is_specs_or_lines(ask, write):
     play(AVG)
-    specs = write("specs.json", json.dumps([to_dict(AVG), to_dict(MIX)]))
+    specs = write("specs.json", "\ufeff" + json.dumps([to_dict(AVG), to_dict(MIX)]))
     lines = write("runs.txt", "# two runs", "", AVG, f"  {MIX}", "")
     for file in (specs, lines):
         code, said, _ = ask("sweep", file, "--plan")
