@@ -157,9 +157,9 @@ class FedAvg(Algorithm):
         return {n: p for n in state.shared if n in messages}
 
     def share(self, fed: Federation, rows: Tensor) -> Tensor:
-        """Return p(s) over the cohort, float64 ``[clients]``."""
+        """Return p(s) over the cohort, float64 ``[clients]``; 0 where nobody has an example."""
         n = fed.sizes[rows]
-        return n / n.sum()
+        return n / n.sum().clamp(min=1)
 
     def mass(self, p: Tensor, messages: Params) -> Params:
         """Return what clients weigh in each leaf that they send, if ``p`` ``[clients]`` by itself.

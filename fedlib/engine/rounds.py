@@ -28,7 +28,8 @@ SPLITS = ("validation", "test")
 class Report:
     """A round of S clients, each ``[S, ...]``: rows, losses, messages, weights and bytes.
 
-    ``adapted`` are the accuracies after the local epochs, before anything is sent, by split.
+    The loss of a client without training examples is nan. ``adapted`` are the accuracies after the
+    local epochs, before anything is sent, by split.
     """
 
     rows: np.ndarray
@@ -104,7 +105,9 @@ def play_round(
     if not isinstance(after, State):
         what = f"must return the next State, as replace(state, shared=...), got {shown(after)}"
         raise TypeError(f"{type(algorithm).__name__}.aggregate {what}")
-    return after, Report(rows, metrics.pop("loss"), messages, weights, down, up, metrics)
+    some = torch.as_tensor(fed.train.sizes[rows] > 0, device=fed.device)
+    losses = torch.where(some, metrics.pop("loss"), torch.nan)
+    return after, Report(rows, losses, messages, weights, down, up, metrics)
 
 
 def _train_cohort(

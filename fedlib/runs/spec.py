@@ -312,7 +312,7 @@ class Log:
         ``adapted_*`` are those of the cohort with the leaves that it has just trained. Returns the
         mean training loss.
         """
-        loss = float(report.losses.double().mean())
+        loss = float(report.losses[~report.losses.isnan()].double().mean())
         self.add(round, "train_loss", loss)
         self.add(round, "bytes_down", int(report.download.sum()))
         self.add(round, "bytes_up", int(report.upload.sum()))
