@@ -235,6 +235,21 @@ def test_a_number_is_a_uniform_selection():
             assert (select(fed, cohort, 1, t) == select(fed, Selection(cohort), 1, t)).all()
 
 
+@value
+class Picking(Selection):
+    """Picks what a test says."""
+
+
+@pytest.mark.parametrize("picked", [[0, 0], [-1], [9], [], [True, False], [0.0], [[0, 1]], None])
+def test_who_is_picked_is_there_and_once(monkeypatch, picked):
+    """A client picked twice counted twice, and -1 was the last one, without a word."""
+    monkeypatch.setattr(Picking, "pick", lambda *_: picked)
+    with pytest.raises(ValueError, match=r"Picking\.pick must return some of its `rows`, each"):
+        select(make_federation((4,) * 4), Picking(2), 0, 0)
+    monkeypatch.setattr(Picking, "pick", lambda *_: [3, 1])
+    assert select(make_federation((4,) * 4), Picking(2), 0, 0).tolist() == [3, 1]
+
+
 def test_a_fraction_of_the_clients_is_rounded_up():
     """003, algorithm 1, line 3; what a product of floats is off by rounds nothing up."""
     # 0.07 * 100 is 7.000000000000001 in floats, and 0.29 * 100 is 28.999999999999996.
