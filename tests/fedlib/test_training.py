@@ -310,3 +310,20 @@ def test_any_batched_function_augments_any_examples():
     fed.train.augment = None
     plain = fed.train.inputs(fed.train.client(1)[plan[0].positions[0, 0]])
     assert torch.equal(batch.x[0], plain.flip(1))
+
+
+@value
+class Changing(Augmentation):
+    """Changes examples as a test says."""
+
+
+@pytest.mark.parametrize("changed", [lambda x: None, lambda x: x[:, :4]], ids=["none", "smaller"])
+def test_what_is_no_changed_example_is_refused(monkeypatch, changed):
+    monkeypatch.setattr(Changing, "__call__", lambda self, x, noise: changed(x))
+    fed = make_federation(SIZES)
+    fed.train.augment = Changing()
+    with pytest.raises(ValueError, match=r"Changing\(\) must return \[\d+, 8, 8, 1\], got "):
+        play(FedAvg(**FAST), fed, rounds=1)
+    monkeypatch.setattr(Changing, "numbers", 0)
+    with pytest.raises(ValueError, match=r"Changing\.numbers must be 1 at least"):
+        Changing()
