@@ -125,7 +125,7 @@ def run(
     >>> result.curve("test_accuracy").keys()
     dict_keys([0, 2])
     """
-    how = How(device, chunk, progress, retry, tuple(callbacks), debug, again)
+    how = How(device, chunk, progress, retry, _functions(callbacks), debug, again)
     made = experiment.pinned()
     result = (None if again else store.find(made)) or _trained(made, how)
     return replace(result, experiment=experiment)
@@ -149,7 +149,7 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
     >>> state.shared["head.bias"].shape
     torch.Size([10])
     """
-    asked = How(**how | {"callbacks": tuple(how.get("callbacks", ()))})
+    asked = How(**how | {"callbacks": _functions(how.get("callbacks", ()))})
     made, kept = experiment.pinned(), None
     here = RunFolder(made)
     stored = here.result() if here.complete and not asked.again else None
@@ -159,6 +159,14 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
         stored, kept = _trained(made, asked), here.restore()
     assert kept is not None
     return replace(stored, experiment=experiment), kept.state
+
+
+def _functions(callbacks: Any) -> tuple[Callback, ...]:
+    """Return callbacks as a tuple; TypeError for what is no list of functions."""
+    made = () if callable(callbacks) else tuple(callbacks)
+    if callable(callbacks) or not all(map(callable, made)):
+        raise TypeError(f"callbacks must be functions in a list, got {shown(callbacks)}")
+    return made
 
 
 def _trained(experiment: Experiment, how: How) -> Result:

@@ -310,6 +310,13 @@ class Observing(FedAvg):
     """FedAvg of which a test says what is logged."""
 
 
+@pytest.mark.parametrize("callbacks", [print, ["log.csv"]])
+def test_callbacks_are_functions_in_a_list(callbacks):
+    for ask in (run, run_with_state):
+        with pytest.raises(TypeError, match="callbacks must be functions in a list, got "):
+            ask(tiny, callbacks=callbacks)
+
+
 NUMBERS = {"tau": 0.5, "count": 3, "both": np.array([0.25, 0.75]), "some": [1.0, 2.0]}
 
 
