@@ -153,7 +153,7 @@ def _sources(source: str) -> Iterator[tuple[Any, str]]:
     if "(" in source:
         yield source, ""
         return
-    text = Path(source).read_text()
+    text = Path(source).read_text("utf-8-sig")  # Windows writes a mark before it
     if text.lstrip()[:1] in ("{", "["):
         specs = json.loads(text)
         yield from ((s, f"{source}: ") for s in (specs if isinstance(specs, list) else [specs]))

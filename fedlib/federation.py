@@ -38,6 +38,11 @@ class Augmentation:
     numbers: ClassVar[int] = 1
     images_only: ClassVar[bool] = False
 
+    def check(self) -> None:
+        if self.numbers < 1:  # nothing would be drawn, and so nothing changed
+            need = "numbers must be 1 at least, of which it may use none"
+            raise ValueError(f"{type(self).__name__}.{need}, got {self.numbers}")
+
     def __call__(self, x: Tensor, noise: Tensor) -> Tensor:
         """Return changed examples of the same shape and type."""
         return x
@@ -242,7 +247,11 @@ class Table:
         shape = (*examples.shape, *self.x.shape[1:])
         if self.augment is not None and noise is not None:
             rows = flat.view(-1, *self.x.shape[1:])
-            flat = self.augment(rows, noise.reshape(len(rows), -1)).flatten(1)
+            changed = self.augment(rows, noise.reshape(len(rows), -1))
+            if not isinstance(changed, Tensor) or changed.shape != rows.shape:
+                got = [*changed.shape] if isinstance(changed, Tensor) else repr(changed)
+                raise ValueError(f"{self.augment} must return {[*rows.shape]}, got {got}")
+            flat = changed.flatten(1)
         if not len(self.scale):
             return flat.to(torch.int64).view(shape)
         # A number per value, not per channel: broadcasting over three channels is slow.

@@ -294,9 +294,10 @@ def server_step(
     frozen = _lists(frozen_rows or {})
     for name, leaf in leaves.items():
         parts |= _parts(name, leaf, gradients.get(name), frozen.get(name))
-    moved = {label: w.detach().clone().requires_grad_(True) for label, (w, _) in parts.items()}
+    moved = {label: w.detach().clone() for label, (w, _) in parts.items()}
     for label, (w, gradient) in parts.items():
-        moved[label].grad = None if gradient is None else gradient.to(w.dtype)
+        if gradient is not None:
+            moved[label].requires_grad_().grad = gradient.to(w.dtype)
     if optimizer.clip is not None:
         torch.nn.utils.clip_grad_norm_(moved.values(), optimizer.clip)
     engine = optimizer.build(moved, memory=memory)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, mean, weighted_sum
 from fedlib.engine import Algorithm, Phase, Prediction, State, Update, uses_precomputed
+from fedlib.engine.protocol import tensors
 from fedlib.federation import NOTHING, Federation, Precomputed
 from fedlib.models import Batch, Net, Params, is_statistic
 from fedlib.optim import Optimizer, server_step, sgd
@@ -64,7 +65,8 @@ class FedAvg(Algorithm):
     server: Optimizer = sgd(1.0)
 
     def check(self) -> None:
-        self.phases()
+        if isinstance(made := self.phases(), Phase):
+            raise TypeError(f"{type(self).__name__}.phases must return a tuple, got {made}")
         o = self.client
         if self.plain and (not o.is_plain or o.rates or not o.lr):
             raise ValueError(f"{type(self).__name__}'s clients take plain SGD steps, got {o}")
@@ -93,7 +95,7 @@ class FedAvg(Algorithm):
         and copies that it lacks from those of what they are copies of. ValueError if it has none,
         has one in another shape or of other clients, or if only clients have what all share here.
         """
-        leaves = self.leaves(fed, seed)
+        leaves = tensors(self, "leaves", self.leaves(fed, seed))
         if first and not leaves.keys() & (first.shared.keys() | first.local.keys()):
             raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
         first, stays = first or State({}, {}), self.stays(leaves)
@@ -155,9 +157,9 @@ class FedAvg(Algorithm):
         return {n: p for n in state.shared if n in messages}
 
     def share(self, fed: Federation, rows: Tensor) -> Tensor:
-        """Return p(s) over the cohort, float64 ``[clients]``."""
+        """Return p(s) over the cohort, float64 ``[clients]``; 0 where nobody has an example."""
         n = fed.sizes[rows]
-        return n / n.sum()
+        return n / n.sum().clamp(min=1)
 
     def mass(self, p: Tensor, messages: Params) -> Params:
         """Return what clients weigh in each leaf that they send, if ``p`` ``[clients]`` by itself.

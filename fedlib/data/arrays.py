@@ -91,6 +91,10 @@ def checked(split: str, part: Given, tokens: bool | None = None) -> Split:
     columns = part[2] if len(part) > 2 else {}
     if not isinstance(columns, Mapping):
         raise ValueError(f"{split}: columns must be a dict by name, not {type(columns).__name__}")
+    for what, given in {"features": part[0], "labels": part[1], **columns}.items():
+        if np.ma.is_masked(given):
+            wrong = "has masked values, which would count as what lies below: fill them, or leave"
+            raise ValueError(f"{split}: {what!r} {wrong} these examples out")
     try:
         kept = {name: _column(name, values) for name, values in columns.items()}
         return Split(_features(part[0], tokens), _labels(np.array(part[1])), kept)
@@ -129,7 +133,7 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
         raise ValueError(f"features must be {known}, {got}")
     with np.errstate(over="ignore"):
         x = x.astype(np.float32)
-    for row in np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1)):
+    for row in np.flatnonzero(~np.isfinite(x).all(tuple(range(1, x.ndim)))):
         raise ValueError(f"example {row:,} has features that are NaN or infinite")
     return x
 
@@ -195,6 +199,8 @@ def missing(item: Any) -> bool:
 
 def _named(splits: dict[str, Split], class_names: Sequence[str]) -> tuple[str, ...]:
     """The names of all classes; ValueError unless each has one, and a training example."""
+    if isinstance(class_names, Mapping):
+        raise ValueError(f"class_names must be in the order of labels, no dict: {class_names}")
     class_names = tuple(class_names)  # an array has no truth value
     classes = 1 + max(int(part.labels.max(initial=-1)) for part in splits.values())
     if class_names and (len(set(class_names)) != len(class_names) or len(class_names) < classes):

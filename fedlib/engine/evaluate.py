@@ -13,9 +13,10 @@ from torch import Tensor
 from fedlib.cores import in_order, parallel_map
 from fedlib.engine import costs
 from fedlib.engine.program import one_client, vmap_clients
-from fedlib.engine.protocol import LOG_DENSITY, Algorithm, State, eval_view, train_view
+from fedlib.engine.protocol import LOG_DENSITY, Algorithm, State, eval_view, tensors, train_view
 from fedlib.federation import Federation, Table
 from fedlib.models import Batch, Net, Params
+from fedlib.values import shown
 
 
 @dataclass(eq=False)
@@ -85,11 +86,14 @@ def evaluate(
         held, mask = table.padded(group)
         y, code = table.y[held], encoded.of(held)
         out = ask(algorithm.predict, rows, code)
+        if not hasattr(out, "logp"):
+            what = "must return a Prediction, as Prediction.single(logp)"
+            raise TypeError(f"{type(algorithm).__name__}.predict {what}, got {shown(out)}")
         right = ((out.logp.argmax(-1) == y) & mask).sum(1).double()
         nll = torch.where(mask, _surprise(out.logp, y), 0).sum(1).double()
         # Not y[:0], which would keep all of y until the last group is scored.
-        shown = (y[mask], out.gate[mask]) if out.gate.shape[-1] else (torch.empty(0),) * 2
-        return torch.stack([right, nll]).cpu(), *shown
+        seen = (y[mask], out.gate[mask]) if out.gate.shape[-1] else (torch.empty(0),) * 2
+        return torch.stack([right, nll]).cpu(), *seen
 
     most = partial(costs.predicted_together, fed, encoded.code)
     groups = [everyone[i] for i in costs.company(sizes[everyone], most)] if len(everyone) else []
@@ -193,7 +197,8 @@ def _asking(fed: Federation, algorithm: Algorithm, state: State) -> Callable[...
     def ask(method: Callable[..., Any], rows: Tensor, code: Params) -> Any:
         one = one_client(method, fed.net, broadcast, state.shared)
         own = {n: t[rows] for n, t in state.local.items()}
-        context = algorithm.client_context(fed, state, rows)
+        found = algorithm.client_context(fed, state, rows)
+        context = tensors(algorithm, "client_context", found, len(rows))
         with torch.no_grad():
             return vmap_clients(one, len(rows))(own, context, code)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, Family, Net, Params
 from fedlib.optim import Optimizer
-from fedlib.values import NonNegativeFloat, PositiveInt, value
+from fedlib.values import NonNegativeFloat, PositiveInt, shown, value
 
 if TYPE_CHECKING:
     from fedlib.engine.train import Cohort
@@ -309,6 +309,24 @@ class Algorithm(Protocol):
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """After a round: what is logged, scalars, ``[experts]``, ``[item, experts]``. Nothing."""
         return {}
+
+
+def tensors(algorithm: Algorithm, hook: str, found: Any, clients: int | None = None) -> Params:
+    """Return what a hook has returned; an error by its name unless these are tensors by name.
+
+    With ``clients`` each has a row for every one of them: with one client alone an axis of another
+    length would be taken for its own.
+    """
+    where = f"{type(algorithm).__name__}.{hook}"
+    if not isinstance(found, dict):
+        raise TypeError(f"{where} must return tensors by name, a dict, got {shown(found)}")
+    for name, t in found.items():
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{where}: {name!r} must be a tensor, got {shown(t)}: torch.as_tensor")
+        if clients is not None and (not t.ndim or len(t) != clients):
+            need = f"{name!r} must be [{clients}, ...], a row for each of `rows`"
+            raise ValueError(f"{where}: {need}, got {[*t.shape]}")
+    return found
 
 
 def train_view(algorithm: Algorithm, fed: Federation) -> Federation:

@@ -14,11 +14,12 @@ from fedlib.engine import costs
 from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import accuracy
 from fedlib.engine.program import one_client, vmap_clients
-from fedlib.engine.protocol import SHAPES, Algorithm, State, Update, train_view
+from fedlib.engine.protocol import SHAPES, Algorithm, State, Update, tensors, train_view
 from fedlib.engine.selection import Selection
 from fedlib.engine.train import Cohort, TrainingDiverged, in_parts, train_phase
 from fedlib.federation import Federation
 from fedlib.models import Params
+from fedlib.values import shown
 
 SPLITS = ("validation", "test")
 
@@ -27,7 +28,8 @@ SPLITS = ("validation", "test")
 class Report:
     """A round of S clients, each ``[S, ...]``: rows, losses, messages, weights and bytes.
 
-    ``adapted`` are the accuracies after the local epochs, before anything is sent, by split.
+    The loss of a client without training examples is nan. ``adapted`` are the accuracies after the
+    local epochs, before anything is sent, by split.
     """
 
     rows: np.ndarray
@@ -96,10 +98,16 @@ def play_round(
     if messages and not algorithm.federates:
         raise RuntimeError(f"{type(algorithm).__name__} does not federate, yet sends {[*messages]}")
     with torch.no_grad():
-        weights = algorithm.weights(fed, state, where, messages)
+        asked = algorithm.weights(fed, state, where, messages)
+        weights = tensors(algorithm, "weights", asked)
         down, up = algorithm.communication_bytes(state, where, messages)
         after = algorithm.aggregate(fed, state, where, messages)
-    return after, Report(rows, metrics.pop("loss"), messages, weights, down, up, metrics)
+    if not isinstance(after, State):
+        what = f"must return the next State, as replace(state, shared=...), got {shown(after)}"
+        raise TypeError(f"{type(algorithm).__name__}.aggregate {what}")
+    some = torch.as_tensor(fed.train.sizes[rows] > 0, device=fed.device)
+    losses = torch.where(some, metrics.pop("loss"), torch.nan)
+    return after, Report(rows, losses, messages, weights, down, up, metrics)
 
 
 def _train_cohort(
@@ -154,9 +162,11 @@ def draw(
 def broadcast_to(algorithm: Algorithm, fed: Federation, state: State, rows: Tensor) -> Cohort:
     """Return clients of one shape group with what the server broadcasts and what they keep."""
     now = {n: torch.tensor(getattr(state, n), device=fed.device) for n in ("round", "seed")}
-    mine = algorithm.start(fed, state, rows), algorithm.client_context(fed, state, rows)
+    leaves = tensors(algorithm, "start", algorithm.start(fed, state, rows), len(rows))
+    found = algorithm.client_context(fed, state, rows)
+    context = tensors(algorithm, "client_context", found, len(rows))
     common, loss = {**algorithm.broadcast(fed, state), **now}, torch.zeros(len(rows))
-    return Cohort(fed, rows, *mine, common, loss.to(fed.device))
+    return Cohort(fed, rows, leaves, context, common, loss.to(fed.device))
 
 
 def clients_round(
@@ -191,17 +201,42 @@ def _end(
     fed, rows, context, common = cohort.fed, cohort.rows, cohort.context, cohort.common
 
     def end(before: Params, after: Params, context: Params) -> Update:
-        return algorithm.client_update(fed.net, before, after, {**context, **common})
+        update = algorithm.client_update(fed.net, before, after, {**context, **common})
+        return _pair(algorithm, "client_update", update)
 
     with torch.no_grad():
         ends = vmap_clients(end, len(rows))(cohort.leaves, trained.leaves, context)
-        own, message = algorithm.client_end(cohort, trained.leaves, ends)
+        last = algorithm.client_end(cohort, trained.leaves, ends)
+        own, message = _pair(algorithm, "client_end", last)
+        _require_kept(algorithm, own, {n: cohort.leaves[n] for n in local})
         after = {**trained.leaves, **own}
         test = vmap_clients(one_client(partial(accuracy, algorithm), fed.net, common), len(rows))
         tables = (fed.validation, fed.test) if score else ()
         parts = zip(SPLITS, tables, strict=False)
         scores = {n: test(after, context, t.whole(rows)).double().cpu() for n, t in parts}
     return Sent(message, {n: after[n] for n in local}, {"loss": trained.loss, **scores})
+
+
+def _pair(algorithm: Algorithm, hook: str, update: Any) -> Update:
+    """Return what clients keep and send; TypeError unless that is what a hook has returned."""
+    if not isinstance(update, tuple | list) or len(update) != 2:
+        need = "must return a pair: what a client keeps, and what it sends"
+        raise TypeError(f"{type(algorithm).__name__}.{hook} {need}, got {shown(update)}")
+    own, message = (tensors(algorithm, hook, part) for part in update)
+    return own, message
+
+
+def _require_kept(algorithm: Algorithm, own: Params, local: Params) -> None:
+    """ValueError for what no client keeps, which would be lost, or keeps in another form."""
+    for name, t in own.items():
+        where = f"{type(algorithm).__name__}.client_update: what a client keeps"
+        if name not in local:
+            there = ", ".join(local) or "none"
+            raise ValueError(f"{where}, {name!r}, is none of its local leaves; these are {there}")
+        form, wanted = ((leaf.dtype, [*leaf.shape[1:]]) for leaf in (t, local[name]))
+        if form != wanted:
+            is_, was = (f"{kind} {shape}" for kind, shape in (form, wanted))
+            raise ValueError(f"{where}, {name!r}, is {is_}, and its local leaf {was}")
 
 
 def _put(columns: Params, found: Params, place: Tensor, length: int) -> None:

@@ -1,14 +1,14 @@
 """Who takes part in a round: drawn by (seed, round, client id), never by a client's row."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
 from fedlib.federation import Federation
 from fedlib.partition import whole_part
 from fedlib.randomness import generator
-from fedlib.values import NonNegativeInt, value
+from fedlib.values import NonNegativeInt, shown, value
 
 
 @value
@@ -57,6 +57,7 @@ class Selection:
         size = cohort_size(self.size, len(rows))
         there = self._there(fed.ids[rows], seed, round)
         drawn = self.pick(fed, rows[there], size, round, generator(seed, "cohort", round))
+        drawn = self._require_rows(drawn, rows[there])
         if not self.dropout:
             return drawn
         luck = np.array([_coin(seed, round, i, 1) for i in fed.ids[drawn].tolist()])
@@ -71,6 +72,16 @@ class Selection:
             n = np.asarray(fed.train.sizes, dtype=float)[rows]
             p, size = n / n.sum(), min(size, int((n > 0).sum()))
         return rows[rng.choice(len(rows), min(size, len(rows)), replace=False, p=p)]
+
+    def _require_rows(self, drawn: Any, rows: np.ndarray) -> np.ndarray:
+        """Return what was picked; ValueError unless it is some of the rows, each once."""
+        picked, once = np.asarray(drawn), 0
+        if picked.ndim == 1 and picked.dtype.kind in "iu" and np.isin(picked, rows).all():
+            once = len(np.unique(picked))
+        if not once or once < len(picked):
+            need = "must return some of its `rows`, each once, and one at least"
+            raise ValueError(f"{type(self).__name__}.pick {need}, got {shown(drawn)}")
+        return picked
 
     def _there(self, ids: np.ndarray, seed: int, round: int) -> np.ndarray:
         """Return which clients can be reached, bool ``[clients]``: one of them at least."""

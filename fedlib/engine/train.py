@@ -156,6 +156,9 @@ def _recorded(
     def recorded(leaves: Params, context: Params, batch: Batch) -> tuple[Tensor, Params]:
         record = Statistics({n: leaves[n] for n in statistics})
         value = loss(leaves, context, replace(batch, statistics=record))
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            got = [*value.shape] if isinstance(value, Tensor) else repr(value)
+            raise TypeError(f"a loss must return one number, as a tensor, of a batch, got {got}")
         if needed and not record.used:
             what = f"{type(algorithm).__name__} trains without dropout and BatchNorm of the network"
             raise ValueError(f"{what}: its loss has to hand on the batch, net(params, x, batch)")

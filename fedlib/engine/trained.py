@@ -29,7 +29,8 @@ class Trained(nn.Module):
         super().__init__()
         self._net, self._algorithm, self._alone = fed.net, algorithm, alone
         self._rows, context = range(len(rows)), algorithm.client_context(fed, state, rows)
-        common = algorithm.broadcast(fed, state)
+        told = algorithm.broadcast(fed, state)
+        common = {n: torch.as_tensor(c, device=fed.device) for n, c in told.items()}
         if len(rows) > 1:
             sizes = train_view(algorithm, fed).sizes[rows]
             common = {**common, SHARE: (sizes / sizes.sum()).to(torch.float32).log()}
@@ -123,7 +124,7 @@ def module_of(
     """
     ids = fed.ids.tolist()
     if client is not None and client not in ids:
-        raise ValueError(f"there is no client {client}: clients are {min(ids)} to {max(ids)}")
+        raise ValueError(f"there is no client {client!r}: clients are {min(ids)} to {max(ids)}")
     seen = eval_view(algorithm, fed)
     state = algorithm.assign_models(seen, state)
     some = torch.tensor([0 if client is None else ids.index(client)], device=fed.device)

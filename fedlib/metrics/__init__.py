@@ -78,7 +78,8 @@ def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:
 
     With unit vectors u_i the double sum is ((sum w)^2 - |sum_i w_i u_i|^2) / 2: linear in S.
     """
-    flat = updates.double().flatten(weights.ndim)
+    apart = updates.double().unsqueeze(-1)  # a tensor of one number has no axis of its own
+    flat = apart.flatten(weights.ndim)
     length = flat.norm(dim=-1, keepdim=True)
     some = (length > 0).squeeze(-1)
     w = torch.where(some, weights.double(), 0)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from fedlib.partition import draws
 from fedlib.partition.draws import Ints, Partition, Pool, examples
-from fedlib.values import PositiveFloat, PositiveInt, as_of, value
+from fedlib.values import PositiveFloat, PositiveInt, as_of, shown, value
 
 EIGHTHS = tuple(45.0 * turn for turn in range(8))  # degrees
 
@@ -46,7 +46,7 @@ class Request:
         per example, [N] each, by name. ValueError, with the numbers, for the impossible.
         """
         given = examples(labels, pool, classes, columns)
-        return self.side(self.deal(given, seed), "train", seed, given.classes)
+        return self.side(self.dealt_from(given, seed), "train", seed, given.classes)
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         """Who gets what of a pool; ValueError, with the numbers, for the impossible."""
@@ -77,7 +77,22 @@ class Request:
 
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
         """The rows of `deal`, each divided at random: (kept, held), `share` of them held."""
-        return draws.halves(self.deal(pool, seed), share, seed, "own test")
+        whole = self.dealt_from(pool, seed)
+        for twice in np.flatnonzero(np.bincount(whole.flat) > 1):
+            what = f"{self} deals position {twice:,} more than once, so that who trains on it"
+            raise ValueError(f"{what} might hold it out, too; use MatchedHoldout, not LocalHoldout")
+        return draws.halves(whole, share, seed, "own test")
+
+    def dealt_from(self, pool: Pool, seed: int) -> Partition:
+        """What `deal` gives; an error unless that is a partition of positions of the pool."""
+        made = self.deal(pool, seed)
+        if not isinstance(made, Partition):
+            need = "must return a Partition, as Partition.from_lists(lists)"
+            raise TypeError(f"{type(self).__name__}.deal {need}, got {shown(made)}")
+        for stray in made.flat[~np.isin(made.flat, pool.positions)]:
+            what = f"{self} deals position {stray:,}, which is none of pool.positions"
+            raise ValueError(f"{what}: others may be set aside for validation or tests")
+        return made
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class Partition:
     @classmethod
     def from_lists(cls, lists: Iterable[ArrayLike]) -> Partition:
         """A partition from one list of positions per client, their order kept."""
-        rows = [np.asarray(row, np.int64).reshape(-1) for row in lists]
+        rows = [whole_numbers("positions", row).reshape(-1) for row in lists]
         sizes = np.array([len(row) for row in rows], np.int64)
         return cls(np.concatenate([np.zeros(0, np.int64), *rows]), sizes)
 
@@ -78,9 +78,14 @@ class Partition:
     def from_owners(cls, positions: ArrayLike, owners: ArrayLike, clients: int) -> Partition:
         """A partition from who owns each position, int [n] both; rows come out sorted.
 
-        So they are kind to memory-mapped features.
+        So they are kind to memory-mapped features. ValueError for an owner that there is not.
         """
-        held, who = np.asarray(positions, np.int64), np.asarray(owners, np.int64)
+        held, who = whole_numbers("positions", positions), whole_numbers("owners", owners)
+        if held.shape != who.shape:
+            raise ValueError(f"there are {held.size:,} positions, and owners of {who.size:,}")
+        for place in np.flatnonzero((who < 0) | (who >= clients)):
+            wrong = f"position {held[place]:,} is owned by client {who[place]}: clients are 0 to"
+            raise ValueError(f"{wrong} {clients - 1}; leave out what is nobody's")
         return cls(held[np.lexsort((held, who))], np.bincount(who, minlength=clients))
 
     @property
@@ -114,6 +119,15 @@ class Partition:
     def shares(self, labels: ArrayLike, classes: int) -> Floats:
         """Label shares of each client, float64 [clients, classes]; zeros for an empty client."""
         return self.counts(labels, classes) / np.maximum(self.sizes, 1)[:, None]
+
+
+def whole_numbers(what: str, given: ArrayLike) -> Ints:
+    """Numbers as int64; TypeError for others: a mask would become the positions 0 and 1."""
+    numbers = np.asarray(given)
+    if numbers.size and numbers.dtype.kind in "bfc":
+        hint = ", of a mask np.flatnonzero" if numbers.dtype.kind == "b" else ""
+        raise TypeError(f"{what} must be whole numbers{hint}, got {numbers.dtype}")
+    return numbers.astype(np.int64)
 
 
 def enough(what: str, needed: int, available: int) -> None:

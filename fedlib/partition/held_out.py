@@ -53,7 +53,7 @@ class MatchedHoldout:
         ours = train if self.source == "train" else test
         rest, held = draws.holdout(ours.labels, self.pool, seed)
         dealt, tested = (rest, None) if self.source == "train" else (None, rest)
-        mine = request.deal(examples(train.labels, dealt, classes, train.columns), seed)
+        mine = request.dealt_from(examples(train.labels, dealt, classes, train.columns), seed)
         shares = mine.shares(train.labels, classes)
         chosen = draws.matched(ours.labels, shares, size=self.validation, seed=seed, pool=held)
         last = draws.matched(test.labels, shares, size=self.test, seed=seed, pool=tested)

@@ -31,9 +31,16 @@ from fedlib.runs.atomic import Damaged, StoreError
 from fedlib.runs.spec import Experiment, Log, Result, key_in, on_host, spec_of
 from fedlib.runs.store import Checkpoint, RunDiverged, RunFolder
 from fedlib.tasks import pick_device
+from fedlib.values import shown
 
 CHECKPOINT_SECONDS = 60.0
 OF_THE_END = ("everywhere_accuracy", "kept_round")  # what only the last round of a run logs
+SCORED = ("validation", "test", "balanced", "balanced_validation")
+LOGGED = {  # what no algorithm may log besides
+    "train_loss", "bytes_down", "bytes_up", "divergence", "examples", "opted_in", "global_accuracy",
+    "adapted_validation_accuracy", "adapted_test_accuracy", *OF_THE_END,
+    *(f"{part}_{of}" for part in SCORED for of in ("accuracy", "nll", "gate")),
+}  # fmt: skip
 Progress = bool | Watcher
 
 
@@ -118,7 +125,7 @@ def run(
     >>> result.curve("test_accuracy").keys()
     dict_keys([0, 2])
     """
-    how = How(device, chunk, progress, retry, tuple(callbacks), debug, again)
+    how = How(device, chunk, progress, retry, _functions(callbacks), debug, again)
     made = experiment.pinned()
     result = (None if again else store.find(made)) or _trained(made, how)
     return replace(result, experiment=experiment)
@@ -142,7 +149,7 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
     >>> state.shared["head.bias"].shape
     torch.Size([10])
     """
-    asked = How(**how | {"callbacks": tuple(how.get("callbacks", ()))})
+    asked = How(**how | {"callbacks": _functions(how.get("callbacks", ()))})
     made, kept = experiment.pinned(), None
     here = RunFolder(made)
     stored = here.result() if here.complete and not asked.again else None
@@ -152,6 +159,14 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
         stored, kept = _trained(made, asked), here.restore()
     assert kept is not None
     return replace(stored, experiment=experiment), kept.state
+
+
+def _functions(callbacks: Any) -> tuple[Callback, ...]:
+    """Return callbacks as a tuple; TypeError for what is no list of functions."""
+    made = () if callable(callbacks) else tuple(callbacks)
+    if callable(callbacks) or not all(map(callable, made)):
+        raise TypeError(f"callbacks must be functions in a list, got {shown(callbacks)}")
+    return made
 
 
 def _trained(experiment: Experiment, how: How) -> Result:
@@ -265,9 +280,10 @@ def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[Sta
 def require_leaves(algorithm: FedAvg, state: State) -> None:
     """ValueError for a phase that trains, or a rate that is of, leaves that there are not.
 
-    A name that is mistyped would train nothing, or at another rate, without a word.
+    A name that is mistyped would train nothing, or at another rate, without a word. Also for a
+    phase that trains whole numbers or truth values.
     """
-    leaves, kind = [*state.shared, *state.local], type(algorithm).__name__
+    leaves, kind = {**state.shared, **state.local}, type(algorithm).__name__
     asked = [(f"{kind}.server.rates", prefix) for prefix, _ in algorithm.server.rates]
     for phase in algorithm.phases():
         asked += [(f"{kind}.phases", prefix) for prefix in phase.train]
@@ -276,6 +292,10 @@ def require_leaves(algorithm: FedAvg, state: State) -> None:
         if prefix not in algorithm.may_lack and not any(name.startswith(prefix) for name in leaves):
             there = f"no leaf begins with {prefix!r}; there are {', '.join(leaves)}"
             raise ValueError(f"{where}: {there}")
+    for name in (n for phase in algorithm.phases() for n in phase.moves(leaves, state.local)):
+        if not leaves[name].is_floating_point():
+            why = f"{name} is {leaves[name].dtype}, which no gradient moves"
+            raise ValueError(f"{kind}.phases: {why}; `trains` names the leaves that are trained")
     for phase in () if isinstance(algorithm, SecondStage) else algorithm.phases():
         if phase.side != "both" and not phase.moves(leaves, state.local):
             local = ", ".join(state.local) or "none"
@@ -402,7 +422,7 @@ class Training:
                     self.log.clients(completed, metric, cohort, shares)
         assigned = algorithm.assign_models(eval_view(algorithm, fed), state) if scored else state
         # Scalars every round, arrays where clients are scored.
-        told = algorithm.observe(self.seen, assigned)
+        told = observed(algorithm, self.seen, assigned)
         told = {metric: t for metric, t in told.items() if scored or t.ndim == 0}
         for metric, values in on_host(told).items():
             self.log.array(completed, metric, values)
@@ -547,6 +567,22 @@ def best_of(metrics: pa.Table, members: np.ndarray) -> int:
         raise ValueError("no validation examples: the best round cannot be told; use keep='last'")
     order = [("value_mean", "ascending"), ("round", "ascending")]
     return int(means.sort_by(order)["round"][0].as_py())
+
+
+def observed(algorithm: FedAvg, fed: Federation, state: State) -> dict[str, torch.Tensor]:
+    """Return what an algorithm observes, as tensors; an error for what is no number by name.
+
+    ValueError also for a name that every run logs by itself: both would be averaged as one.
+    """
+    found, where = algorithm.observe(fed, state), f"{type(algorithm).__name__}.observe"
+    if not isinstance(found, dict):
+        raise TypeError(f"{where} must return numbers by name, a dict, got {shown(found)}")
+    told = {name: torch.as_tensor(t).detach() for name, t in found.items()}
+    for name, t in told.items():
+        if name in LOGGED or t.ndim > 2:
+            may = "a name of its own, and be a number, [experts] or [items, experts]"
+            raise ValueError(f"{where}: {name!r} must have {may}, got {[*t.shape]}")
+    return told
 
 
 def check_finite(fed: Federation, state: State, report: Report, round: int) -> None:

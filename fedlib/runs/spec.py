@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -311,7 +312,7 @@ class Log:
         ``adapted_*`` are those of the cohort with the leaves that it has just trained. Returns the
         mean training loss.
         """
-        loss = float(report.losses.double().mean())
+        loss = float(report.losses[~report.losses.isnan()].double().mean())
         self.add(round, "train_loss", loss)
         self.add(round, "bytes_down", int(report.download.sum()))
         self.add(round, "bytes_up", int(report.upload.sum()))
@@ -331,11 +332,15 @@ class Log:
             self.array(round, f"{split}_gate", scores.gate)
 
     def means(self, round: int) -> dict[str, float]:
-        """Return what was last logged, if it is of a round, averaged over all that it is of."""
+        """Return what was last logged, if it is of a round, averaged over all that it is of.
+
+        As by ``Result.curve``: what is no number is left out, and nan where nothing else is there.
+        """
         values: dict[str, list[float]] = {}
         for row in self._last(round):
             values.setdefault(row[1], []).append(row[-1])
-        return {name: float(np.mean(some)) for name, some in reversed(values.items())}
+        numbers = {n: [v for v in some if v == v] for n, some in reversed(values.items())}
+        return {n: float(np.mean(some)) if some else math.nan for n, some in numbers.items()}
 
     def _last(self, round: int) -> list[tuple[int, str, int, int, str, float]]:
         """Return the rows of a round if it is the last, the latest first."""

@@ -75,7 +75,7 @@ def evaluate(
     Args:
         result: a run whose state is stored.
         data: a pair of features, as for ``predict``, and labels, integers or truth values ``[N]``;
-            or a ``Split``.
+            or a ``Split``. Columns that ``data.add`` takes with them are left out.
         client: whose model, by id; None for what all predict together for a new client.
         device: as for ``run``.
 
@@ -90,7 +90,10 @@ def evaluate(
     >>> bool(found.confusion.trace() / found.confusion.sum() == found.accuracy)
     True
     """
-    features, labels = data if isinstance(data, tuple | list) else (data.features, data.labels)
+    pair = (data.features, data.labels) if hasattr(data, "features") else data
+    if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
+        raise ValueError("data must be a pair: evaluate(result, (features, labels))")
+    features, labels = pair[:2]
     p, labels = predict(result, features, client, device=device), np.asarray(labels)
     labels = labels.astype(np.int64) if labels.dtype == bool else labels
     if labels.shape != (len(features),) or labels.dtype.kind not in "iu" or not len(labels):

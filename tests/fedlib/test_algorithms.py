@@ -1,6 +1,7 @@
 """FedAvg and Local by hand, what every algorithm must do, and what each is in its limits."""
 
 import copy
+import dataclasses
 import doctest
 import importlib
 import pkgutil
@@ -23,6 +24,7 @@ from fedlib.engine import State, broadcast_to, draw, evaluate, evaluate_global, 
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.train import batches, with_precomputed
 from fedlib.models import add_prefix, select_prefix
+from fedlib.runs.spec import Log
 
 
 def test_local_after_local_goes_on_and_leaves_the_first_stage_alone(fed):
@@ -221,6 +223,18 @@ def played_apart(algorithm, fed, state):
         lifted = vmap_clients(loss, 1)
         each = [[lifted(c.leaves, c.context, b) for b in batches(c, phase, plan)] for c in both]
         yield [torch.cat(losses) for losses in each]
+
+
+@every
+def test_a_cohort_without_examples_changes_nothing_to_what_is_no_number(algorithm):
+    """As an own partition may leave clients: their shares were 0 / 0."""
+    fed = make_federation((0, 9))
+    alone, log = dataclasses.replace(fed, members=np.array([0])), Log()
+    how = {"round": 0, "seed": 0, "cohort": 1}
+    state, report = play_round(algorithm, alone, begun(algorithm, fed), **how)
+    assert all(t.isfinite().all() for t in state.flat().values()) and report.losses.isnan().all()
+    _, both = play_round(algorithm, fed, state, round=1, seed=0, cohort=2)
+    assert log.report(2, both, fed.ids) == float(both.losses[both.rows == 1])
 
 
 def test_a_phases_loss_is_that_on_raw_examples(played):

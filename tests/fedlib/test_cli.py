@@ -64,7 +64,7 @@ def test_a_wrong_question_is_code_2_and_says_what_was_meant(ask, code, message):
 
 def test_a_sweep_file_is_specs_or_lines(ask, write):
     play(AVG)
-    specs = write("specs.json", json.dumps([to_dict(AVG), to_dict(MIX)]))
+    specs = write("specs.json", "\ufeff" + json.dumps([to_dict(AVG), to_dict(MIX)]))
     lines = write("runs.txt", "# two runs", "", AVG, f"  {MIX}", "")
     for file in (specs, lines):
         code, said, _ = ask("sweep", file, "--plan")
@@ -95,6 +95,13 @@ def test_runs_and_show_say_what_is_stored(ask):
     code, _, err = ask("show", MIX.key, "--curve", "train_los")
     assert code == 2 and "did you mean 'train_loss'?" in err
     assert "2 stored runs begin with ''" in ask("show", "")[2]
+
+
+@pytest.mark.parametrize("question", ["runs", "show abc"])
+def test_a_store_that_is_a_file_is_no_empty_one(ask, write, monkeypatch, question):
+    monkeypatch.setenv("FEDLIB_RUNS", str(write("a_file", "")))
+    code, _, err = ask(*question.split())
+    assert code == 1 and re.search("FEDLIB_RUNS: .*a_file is a file, and no folder", err)
 
 
 def test_a_damaged_run_is_listed_and_shown_to_be_damaged(ask):

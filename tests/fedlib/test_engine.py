@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from cases import refused
 from conftest import LENET, make_federation, parts_of, scatter
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -225,6 +226,30 @@ def test_an_error_in_a_loss_names_algorithm_client_round_and_step(chunk):
     clients = r"\d" if chunk else r"\d, \d, \d"
     assert re.fullmatch(rf"in Faulty\.loss of client {clients}, step 0", where)
     assert how.startswith("in round 3 of Faulty; ") and "debug=True" in how
+
+
+@value
+class Hooked(FedAvg):
+    """FedAvg whose clients keep three numbers, and whose hooks a test replaces."""
+
+    keeps = ("seen",)
+    trains = ("base.", "head.")
+
+    def leaves(self, fed, seed):
+        return {**FedAvg.leaves(self, fed, seed), "seen": torch.zeros(3)}
+
+
+@pytest.mark.parametrize("chunk", [1, None])
+@refused("hooks")
+def test_a_hook_that_returns_something_else_is_named(code, message, chunk, monkeypatch):
+    """What was lost, or another client's, without a word, or an error of torch's."""
+    for hook, found in eval(f"dict({code})").items():
+        monkeypatch.setattr(Hooked, hook, found)
+    fed, how = make_federation((4,) * 4), {"round": 0, "seed": 0, "cohort": 2, "chunk": chunk}
+    with pytest.raises((TypeError, ValueError), match=message):
+        state = Hooked(batch_size=4).init(fed, 0)
+        evaluate(fed, Hooked(), state, fed.test)
+        play_round(Hooked(batch_size=4), fed, state, **how)
 
 
 @pytest.mark.parametrize("debug", [False, True])

@@ -25,6 +25,7 @@ from fedlib import (
     paths,
     simulate,
     tiny,
+    value,
 )
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
@@ -158,6 +159,9 @@ def test_clients_without_test_or_validation_examples_are_no_failure(algorithm):
     fed = task.build(0)
     lacking = {"validation": fed.validation.sizes == 0, "test": fed.test.sizes == 0}
     result = play(Experiment(task, algorithm, rounds=2, cohort=30, evaluate_every=1))
+    for moment in simulate(result.experiment, device="cpu"):  # which leaves out the same clients
+        for metric, mean in moment.metrics.items():
+            assert mean == pytest.approx(result.curve(metric)[moment.round], nan_ok=True)
     assert result.select("train_loss").to_pandas()["value"].notna().all()
     for split, nobody in lacking.items():
         assert nobody.any() and not nobody.all()
@@ -299,3 +303,31 @@ def test_a_simulation_is_a_run_that_is_not_stored(experiment):
     for metric in ("train_loss", "test_accuracy", "bytes_up"):
         found = {at: means[metric] for at, means in moments if metric in means}
         assert found == pytest.approx(result.curve(metric))
+
+
+@value
+class Observing(FedAvg):
+    """FedAvg of which a test says what is logged."""
+
+
+@pytest.mark.parametrize("callbacks", [print, ["log.csv"]])
+def test_callbacks_are_functions_in_a_list(callbacks):
+    for ask in (run, run_with_state):
+        with pytest.raises(TypeError, match="callbacks must be functions in a list, got "):
+            ask(tiny, callbacks=callbacks)
+
+
+NUMBERS = {"tau": 0.5, "count": 3, "both": np.array([0.25, 0.75]), "some": [1.0, 2.0]}
+
+
+def test_what_an_algorithm_observes_may_be_any_numbers(monkeypatch):
+    monkeypatch.setattr(Observing, "observe", lambda *_: NUMBERS)
+    *_, last = simulate(replace(AVG, algorithm=Observing()))
+    assert {n: last.metrics[n] for n in NUMBERS} == {n: np.mean(v) for n, v in NUMBERS.items()}
+
+
+@refused("observed")
+def test_what_cannot_be_logged_is_refused(code, message, monkeypatch):
+    monkeypatch.setattr(Observing, "observe", lambda *_: eval(code))
+    with pytest.raises((TypeError, ValueError), match=message):
+        next(simulate(replace(AVG, algorithm=Observing())))

@@ -15,7 +15,7 @@ from fedlib import IID, ByColumn, LabelPermuted, partition
 from fedlib.partition import Dirichlet, RepeatedDeals, Rotated
 from fedlib.partition.draws import Partition, generator_of, holdout, matched, whole_part
 from fedlib.partition.held_out import LocalHoldout, MatchedHoldout, OptOut, divide, thinned
-from fedlib.values import from_dict, to_dict
+from fedlib.values import from_dict, to_dict, value
 
 few = settings(max_examples=40)
 
@@ -131,9 +131,22 @@ def cut(request, held_out, test=TEST):
     return divide(request, held_out, TRAIN, test, CLASSES, 0)
 
 
+@value
+class Handing(partition.Request):
+    """Deals what a test says."""
+
+    def deal(self, pool, seed):
+        return self.found(pool)
+
+
+def handing(found):
+    object.__setattr__(made := Handing(), "found", found)
+    return made
+
+
 @refused("partition")
 def test_the_impossible_is_refused_with_the_numbers(code, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         eval(code, {**vars(partition), **globals()})
 
 

@@ -120,6 +120,8 @@ def test_what_was_added_can_be_asked_about_in_the_same_form(places):
     with pytest.raises(ValueError, match="column 0 is 'b', where the training data have 'a'"):
         predict(result, table[[*"bacd"]])
     assert predict(result, table.to_numpy()[:3]).shape == (3, 2), "an array has no names"
+    assert predict(result, table.astype(float)[:0]).shape == (0, 2)
+    assert evaluate(result, (table, yes, {"ward": yes})).accuracy == found[1].accuracy
 
 
 @refused("predict")

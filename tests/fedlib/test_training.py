@@ -10,11 +10,12 @@ from conftest import LENET, make_federation
 from playing import FAST, SIZES, Linear, arrays, begun, close, equal, every, one_step, play, texts
 from small import AVG
 
-from fedlib import Augmentation, Cosine, Optimizer, Schedule, Step, sgd, simulate, value
+from fedlib import Augmentation, Cosine, Optimizer, Schedule, Step, adam, sgd, simulate, value
 from fedlib.algorithms import FedAvg, FedGen, FedGH
-from fedlib.engine import Selection, broadcast_to, draw, play_round, select
+from fedlib.engine import Prediction, Selection, broadcast_to, draw, play_round, select
 from fedlib.engine.selection import cohort_size
 from fedlib.engine.train import batches
+from fedlib.engine.trained import module_of
 from fedlib.runs.run import require_leaves
 
 
@@ -110,11 +111,48 @@ class Typed(FedAvg):
         return (self.phase(train=self.train, side=self.side),)
 
 
+@value
+class Counted(FedAvg):
+    """FedAvg with a whole number, which its phase trains."""
+
+    def leaves(self, fed, seed):
+        return {**FedAvg.leaves(self, fed, seed), "turns": torch.tensor(3)}
+
+
 @refused("leaves")
 def test_a_phase_or_a_rate_of_no_leaf_is_refused(code, message):
     """A run trained nothing, or at another rate, without a word."""
     with pytest.raises(ValueError, match=message):
         next(simulate(replace(AVG, algorithm=eval(code))))
+
+
+@value
+class Counting(FedAvg):
+    """The server keeps a whole number and a truth value, and broadcasts what is no tensor."""
+
+    trains = ("base.", "head.")
+
+    def leaves(self, fed, seed):
+        more = {"turns": torch.tensor(3), "on": torch.tensor(True)}
+        return {**FedAvg.leaves(self, fed, seed), **more}
+
+    def broadcast(self, fed, state):
+        return {"sharp": 2.0}
+
+    def predict(self, net, params, ctx, code):
+        return Prediction.single((code["logp"] * ctx["sharp"]).log_softmax(-1))
+
+
+@pytest.mark.parametrize("server", [sgd(1.0, 0.9), adam(), Optimizer("Adagrad", lr=0.1)], ids=repr)
+def test_numbers_that_no_gradient_moves_may_be_leaves_and_others_constants(server):
+    fed, algorithm = make_federation(SIZES), Counting(server=server, batch_size=4)
+    state, _ = play(algorithm, fed)
+    same, _ = play(FedAvg(server=server, batch_size=4), fed)
+    assert (state.shared["turns"], state.shared["on"]) == (torch.tensor(3), torch.tensor(True))
+    assert equal(same.shared, {n: state.shared[n] for n in same.shared})
+    x = fed.test.inputs(torch.arange(5))
+    sharp = (2 * fed.net.logp(state.shared, x)).log_softmax(-1)
+    assert torch.allclose(module_of(fed, algorithm, state, 1)(x), sharp)
 
 
 BARE = ("APFL", "FedAvg", "FedBABU", "FedMix", "FedProx", "FedRep", "MOON")
@@ -197,6 +235,21 @@ def test_a_number_is_a_uniform_selection():
             assert (select(fed, cohort, 1, t) == select(fed, Selection(cohort), 1, t)).all()
 
 
+@value
+class Picking(Selection):
+    """Picks what a test says."""
+
+
+@pytest.mark.parametrize("picked", [[0, 0], [-1], [9], [], [True, False], [0.0], [[0, 1]], None])
+def test_who_is_picked_is_there_and_once(monkeypatch, picked):
+    """A client picked twice counted twice, and -1 was the last one, without a word."""
+    monkeypatch.setattr(Picking, "pick", lambda *_: picked)
+    with pytest.raises(ValueError, match=r"Picking\.pick must return some of its `rows`, each"):
+        select(make_federation((4,) * 4), Picking(2), 0, 0)
+    monkeypatch.setattr(Picking, "pick", lambda *_: [3, 1])
+    assert select(make_federation((4,) * 4), Picking(2), 0, 0).tolist() == [3, 1]
+
+
 def test_a_fraction_of_the_clients_is_rounded_up():
     """003, algorithm 1, line 3; what a product of floats is off by rounds nothing up."""
     # 0.07 * 100 is 7.000000000000001 in floats, and 0.29 * 100 is 28.999999999999996.
@@ -257,3 +310,20 @@ def test_any_batched_function_augments_any_examples():
     fed.train.augment = None
     plain = fed.train.inputs(fed.train.client(1)[plan[0].positions[0, 0]])
     assert torch.equal(batch.x[0], plain.flip(1))
+
+
+@value
+class Changing(Augmentation):
+    """Changes examples as a test says."""
+
+
+@pytest.mark.parametrize("changed", [lambda x: None, lambda x: x[:, :4]], ids=["none", "smaller"])
+def test_what_is_no_changed_example_is_refused(monkeypatch, changed):
+    monkeypatch.setattr(Changing, "__call__", lambda self, x, noise: changed(x))
+    fed = make_federation(SIZES)
+    fed.train.augment = Changing()
+    with pytest.raises(ValueError, match=r"Changing\(\) must return \[\d+, 8, 8, 1\], got "):
+        play(FedAvg(**FAST), fed, rounds=1)
+    monkeypatch.setattr(Changing, "numbers", 0)
+    with pytest.raises(ValueError, match=r"Changing\.numbers must be 1 at least"):
+        Changing()
