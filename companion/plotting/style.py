@@ -1,5 +1,6 @@
 """What all figures share: colours, the floor's line, fields side by side, where they are saved."""
 
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +44,7 @@ CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
 # The labels of quantities, whose axes start at 0.
 FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent|least used")
+PART = "FEDLIB_PART"
 UNTRAINED = "did not train"
 REAL = "(standard)", "(paper)"  # the end of a title of real data
 MOST_ABSENT = 8  # methods that a legend lists as missing
@@ -97,8 +99,12 @@ def save(figure: Figure, frame: pd.DataFrame, name: str, scale: str) -> Path:
 
 
 def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
-    """Write a frame as ``figures/<scale>/<name>.csv``; return its path."""
-    path = paths.figures() / scale / f"{name}.csv"
+    """Write a frame as ``figures/<scale>/<name>.csv``; return its path.
+
+    In a folder there that $FEDLIB_PART names, if it is set: what is drawn of one data set, or of
+    other seeds or rounds than a scale's own, takes no whole figure's and no verdicts' place.
+    """
+    path = paths.figures() / scale / os.environ.get(PART, "") / f"{name}.csv"
     put_table(path, frame, "the numbers of a figure", float_format="%.6g")
     return path
 

@@ -95,6 +95,22 @@ def test_of_stored_runs_only_a_notebook_of_which_nothing_is_stored_is_left_out(f
 
 
 @pytest.mark.slow
+def test_a_notebook_without_the_data_set_is_left_out_unless_it_is_named(folder, capsys):
+    """One of them stopped all others, and names that sections alone have were refused."""
+    made = "from companion.panels import panels\nfrom papers.fedmix.experiments import LONG"
+    write(folder, "00_other", f"{made}\npanels(LONG, [], scale, dataset)")
+    write(folder, "01_good", "import os\nprint(dataset, os.environ['FEDLIB_PART'])")
+    asked = ["figures", "--scale", "standard", "--dataset", "rotated_mnist", "--jobs", "1"]
+    assert main(asked) == 0
+    told = "00_other: left out: unknown data set at scale 'standard' 'rotated_mnist'; allowed"
+    assert told in capsys.readouterr().out
+    built = folder.parent / "build" / "standard" / "01_good.ipynb"
+    assert printed(built) == "rotated_mnist dataset=rotated_mnist\n"
+    assert main([*asked, "--only", "00"]) == 1
+    assert "OtherData: unknown data set" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_refresh_writes_stable_outputs_into_the_source(folder):
     shows = "import os, sys\nprint('one')\nsys.stdout.flush()\nprint('two')"
     shows += "\nos.environ['FEDLIB_RUNS']"

@@ -46,6 +46,16 @@ def test_save_writes_three_files_whose_bytes_do_not_change():
     assert path.read_text() == "a\n0.333333\n"
 
 
+def test_figures_of_a_part_take_no_place_of_whole_ones(monkeypatch):
+    """Verdicts of one data set replaced those of all, and the scorecard counted these alone."""
+    whole, part = pd.DataFrame({"a": [1, 2]}), pd.DataFrame({"a": [1]})
+    path = plotting.save_table(whole, "01_claims", "standard")
+    monkeypatch.setenv("FEDLIB_PART", "dataset=cifar10")
+    other = plotting.save_table(part, "01_claims", "standard")
+    assert path.read_text() == "a\n1\n2\n" and other.read_text() == "a\n1\n"
+    assert other.parent == path.parent / "dataset=cifar10"
+
+
 def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     one, other = Cell("one", curve(zz=0.4, FedMix=0.6)), Cell("other", curve(FedAvg=0.5), zero=True)
     sent = Cell("sent", curve(FedAvg=0.5), x="gigabytes", mark=1.0, called="budget")
