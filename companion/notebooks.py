@@ -82,7 +82,14 @@ def figures(
     if part := ",".join(f"{n}={v}" for n, v in values.items() if n not in ("scale", "device")):
         more[PART] = part
     gone = [NothingStored] * stored + [OtherData] * bool(dataset and not only)
-    run(select(only), values, paths.build() / scale, jobs, more, without=gone)
+    run(select(only), values, paths.build() / scale, jobs, more, relinked, without=gone)
+
+
+def relinked(source: Path, copy: Path) -> None:
+    """Have links and pictures of a copy lead where those of its source do."""
+    root = os.path.relpath(source.parent.parent, copy.parent)
+    text = re.sub(r'(\]\(|href=\\")\.\./', rf"\g<1>{root}/", copy.read_text("utf-8"))
+    atomic.write(copy, lambda part: part.write_text(text, "utf-8"), "the executed copy")
 
 
 def refresh(only: str = "", jobs: int = 0) -> None:

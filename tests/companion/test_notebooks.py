@@ -16,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from PIL import Image
 from test_notebook_rules import LINES
 
-from companion.notebooks import Failure, select, write_back
+from companion.notebooks import Failure, relinked, select, write_back
 from fedlib import paths
 from papers.__main__ import main
 
@@ -142,6 +142,21 @@ def test_only_takes_numbers_and_names(only, folder):
     notebooks = [write(folder, name) for name in ("00_a", "01_b")]
     assert select(only) == notebooks[1:]
     assert select("") == notebooks
+
+
+def test_links_of_a_copy_lead_where_those_of_its_source_do(folder):
+    """Pictures were missing in every copy, which lies a folder deeper."""
+    text = '![a](../docs/a.svg) and [all](../docs/b.md), <a href="../docs/b.md">all</a>, ../ [c](c)'
+    source, built = write(folder, "00_good", SHOW), folder.parent / "build" / "quick"
+    built.mkdir(parents=True)
+    copy = built / source.name
+    notebook = nbformat.read(source, as_version=4)
+    notebook.cells[0].source = text
+    nbformat.write(notebook, copy)
+    relinked(source, copy)
+    (now, *_), deeper = nbformat.read(copy, as_version=4).cells, "../../docs"
+    assert now.source == text.replace("../docs", deeper)
+    assert (built / deeper).resolve() == (folder / "../docs").resolve()
 
 
 def test_a_source_edited_meanwhile_is_not_overwritten_and_of_widgets_a_picture_is_kept(folder):
