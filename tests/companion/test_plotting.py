@@ -168,6 +168,12 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     gone = pd.DataFrame([("b", 0, "no")], columns=["method", "seed", "why"])
     trained = {style.Title("here", untrained=gone): table}
     assert plotting.findings(trained, "a", "b") == ""  # two of three seeds are left
+    # Where nothing is told a heading does not end with what leads to it.
+    assert plotting.findings(trained, "a", "b", start="At last, ") == ""
+    told = plotting.findings({"here": table}, "a", "b", start="At last, ")
+    assert told.startswith("At last, a minus b: ")
+    figure, _ = plotting.curves({"here": curve(a=0.5)}, ylabel="y", heading="here, S = 0: \n")
+    assert figure.get_suptitle() == "here, S = 0"
     late = table.assign(seed=table["seed"] + 3)
     trained = {style.Title("here", untrained=gone): pd.concat([table, late])}
     assert plotting.findings(trained, "a", "b").endswith(", 5 seeds")
