@@ -300,3 +300,18 @@ def test_real_data_come_first_and_digits_last():
     for figure, _ in (plotting.curves(rows, ylabel="y"), plotting.grid([cells])):
         assert [ax.get_title().split(",")[0] for ax in figure.axes] == names[::-1]
     assert [ax.get_ylabel() for ax in figure.axes] == ["a", "b"]
+
+
+def test_numbers_below_standings_do_not_run_into_each_other():
+    """On MNIST, where all are close, they were one long number."""
+    ends = {"FedMix, K = 2": (0.9696, 0.9822), "Biased FedAvg": (0.9695, 0.9815)}
+    ends |= {"FedAvg": (0.9695, 0.981), "FedMix": (0.9629, 0.981)}
+    rows = [(m, seed, v) for m, values in ends.items() for seed, v in enumerate(values)]
+    frame = pd.DataFrame(rows, columns=["method", "seed", "value"])
+    with plt.rc_context():
+        plotting.use_style()
+        for fields in (["MNIST"], ["MNIST", "other", "third"]):
+            figure, _ = plotting.standings(dict.fromkeys(fields, frame), xlabel="accuracy")
+            for ax in figure.axes:
+                labels = [t.get_window_extent() for t in ax.get_xticklabels()]
+                assert all(a.x1 + 5 < b.x0 for a, b in pairwise(labels)) and len(labels) > 2
