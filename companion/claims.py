@@ -18,7 +18,7 @@ of the same quality, and a close call may be told otherwise. A clear verdict mus
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite, nan
+from math import inf, isfinite, isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
 UNTESTED, ELSEWHERE = "not tested", "not at this scale"
 UNTRAINED = "not trained here"  # it compares with a model that is no better than none
 MISSING = "not trained yet"  # what was measured for a claim whose runs are not there
+NO_ORDER = "no two methods of a family differ"  # what was measured where nothing can be ordered
 TESTED = (HOLDS, FAILS, OPEN)
 WORST = (FAILS, OPEN, ELSEWHERE, UNTRAINED, UNTESTED, HOLDS)  # first, where claims are folded
 DEMO = "demo"  # follows the verdict of what was tested on digits
@@ -119,6 +120,7 @@ def judge(
     ``about`` are fields of the claim (kind, quote, exploratory), ``limits`` of the number's range
     if they are others than its values say, ``floor`` by seed, ``looks``, by the number of seeds how
     often they were looked at, and ``here``, False where the statement is about another scale.
+    A seed of which a number is not finite counts as one that was not run.
     """
     least, most = RULES[rule]
     if isinstance(b, Mapping):
@@ -153,6 +155,8 @@ def ordered(
         return inference.concordance(means, [theirs[m] for m in names], groups)
 
     (all_of_them, p), each = concordance(seeds), [concordance([s])[0] for s in seeds]
+    if isnan(all_of_them):
+        return Claim(text, place, NO_ORDER, UNTESTED, len(seeds), **about)
     judged = _judge(text, place, each, least=ORDERED, limits=(-1.0, 1.0), **about)
     chance = f"{all_of_them:.2f} within families, p = {p:.2g} against shuffling"
     if judged.verdict not in TESTED:
@@ -249,7 +253,7 @@ def enough(needed: float) -> str:
 
 def _compare(text: str, place: str, a: Any, b: BySeed, **how: Any) -> Claim:
     """Judge the paired differences of two sides, and tell both."""
-    seeds = sorted(a.keys() & b.keys())
+    seeds = sorted(_finite(a).keys() & _finite(b).keys())
     sides = [[side[s] for s in seeds] for side in (a, b)]
     share = all(0 <= v <= 1 for side in sides for v in side)
     how = {"limits": (-1.0, 1.0) if share else None, "unit": "points" if share else "", **how}
@@ -277,9 +281,9 @@ def _judge(
     **about: Any,
 ) -> Claim:
     """Test that a number, one per seed, lies between two bounds, of which one may be infinite."""
-    runs = runs or (numbers if isinstance(numbers, Mapping) else None)
-    values = [*(numbers.values() if isinstance(numbers, Mapping) else numbers)]
-    if not values:
+    known = _finite(numbers)
+    runs = runs or (known if isinstance(numbers, Mapping) else None)
+    if not (values := [*known.values()]):
         return Claim(text, place, MISSING, UNTESTED, 0, **about)
     bounds, looked = [b for b in (least, most) if isfinite(b)], (looks or {}).get(len(values), 1)
     ends = _seen(values, bounds) if isinstance(limits, str) else limits
@@ -310,6 +314,12 @@ def _judge(
     if (low == high and low in bounds) or (floored and verdict == HOLDS):
         return replace(claim, verdict=ELSEWHERE if floored else FAILS, needed=0, p=nan)
     return claim
+
+
+def _finite(numbers: BySeed | Sequence[float]) -> dict[int, float]:
+    """Return numbers by seed, or by their place, that are finite."""
+    every = numbers if isinstance(numbers, Mapping) else dict(enumerate(numbers))
+    return {seed: v for seed, v in every.items() if isfinite(v)}
 
 
 def _cautious(claim: Claim) -> Claim:

@@ -25,7 +25,8 @@ import nbformat
 from PIL import Image
 
 from companion import claims
-from companion.sections import SCALES, NothingStored
+from companion.plotting.style import PART
+from companion.sections import SCALES, NothingStored, OtherData, Registry, has_data
 from fedlib import paths
 from fedlib.cores import end_with_parent
 from fedlib.runs import atomic
@@ -42,6 +43,7 @@ class Failure(RuntimeError):
 
 
 def figures(
+    registry: Registry,
     scale: str,
     dataset: str,
     seeds: int,
@@ -56,14 +58,20 @@ def figures(
 
     ``only`` names some of them, as in "00,01"; ``jobs`` run at once, one per core for 0. With
     ``stored`` runs of a scale but the quick one are those that are there: nothing is trained, and a
-    notebook of which nothing is stored is left out.
+    notebook of which nothing is stored is left out. So is one without the ``dataset``, unless it is
+    named. Figures of one data set, or of other seeds or rounds, have a folder of their own.
     ValueError for what does not exist, before anything runs; Failure where a notebook fails.
     """
-    from fedlib import data
     from fedlib.tasks import pick_device
 
+    if dataset:
+        has_data(scale, dataset, registry.data(scale))
     one_of("scale", scale, SCALES)
-    one_of("dataset", dataset, ("", *data.names()))
+    if stored and (scale == "quick" or seeds or rounds):
+        raise ValueError(
+            "what is stored is of the standard or the paper scale, with seeds and rounds of its "
+            "own: --stored is given with another scale than quick, and without --seeds and --rounds"
+        )
     try:
         pick_device(device)
     except RuntimeError as error:  # here a wrong question
@@ -71,7 +79,17 @@ def figures(
     given = {"scale": scale, "dataset": dataset, "seeds": seeds, "rounds": rounds, "device": device}
     values = {name: v for name, v in given.items() if v not in ("quick", "", 0, "auto")}
     more = {"FEDLIB_STORED": "1"} if stored else {}
-    run(select(only), values, paths.build() / scale, jobs, more, partly=stored)
+    if part := ",".join(f"{n}={v}" for n, v in values.items() if n not in ("scale", "device")):
+        more[PART] = part
+    gone = [NothingStored] * stored + [OtherData] * bool(dataset and not only)
+    run(select(only), values, paths.build() / scale, jobs, more, relinked, without=gone)
+
+
+def relinked(source: Path, copy: Path) -> None:
+    """Have links and pictures of a copy lead where those of its source do."""
+    root = os.path.relpath(source.parent.parent, copy.parent)
+    text = re.sub(r'(\]\(|href=\\")\.\./', rf"\g<1>{root}/", copy.read_text("utf-8"))
+    atomic.write(copy, lambda part: part.write_text(text, "utf-8"), "the executed copy")
 
 
 def refresh(only: str = "", jobs: int = 0) -> None:
@@ -113,14 +131,14 @@ def run(
     jobs: int = 0,
     environment: Mapping[str, str] | None = None,
     finished: Callable[[Path, Path], None] = lambda source, copy: None,
-    partly: bool = False,
+    without: Sequence[type[Exception]] = (),
 ) -> None:
     """Execute notebooks with the parameters ``values`` into `folder`, `jobs` at once.
 
     Sources are only read. A copy appears under its final name when it is complete;
     `finished(source, copy)` is then called. The first failure terminates the others and
-    raises Failure; its copy is kept as `NAME.failed.ipynb`. If ``partly``, a notebook that ends
-    with NothingStored is left out and is no failure.
+    raises Failure; its copy is kept as `NAME.failed.ipynb`. A notebook that ends with an error
+    of a kind in ``without`` is left out and is no failure.
     """
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     waiting, running, began = [*sources], dict[Path, subprocess.Popen[bytes]](), time.monotonic()
@@ -142,7 +160,7 @@ def run(
                 if good:
                     say(source, "done")
                     finished(source, target.with_suffix(_FAILED).rename(target))
-                elif partly and (why := _nothing_stored(target.with_suffix(_FAILED))):
+                elif why := _ended_with(without, target.with_suffix(_FAILED)):
                     say(source, f"left out: {why}")
                 else:
                     say(source, "failed")
@@ -170,11 +188,11 @@ def _started(
         return subprocess.Popen(command, stdout=log, env=_environment(environment), **how)
 
 
-def _nothing_stored(copy: Path) -> str:
-    """Return what a failed copy says of its NothingStored, "" if it failed for another reason."""
+def _ended_with(kinds: Sequence[type[Exception]], copy: Path) -> str:
+    """Return what a failed copy says of its error of some kinds, "" if it has another one."""
     cells = nbformat.read(copy, as_version=4).cells if copy.exists() else []
     errors = (o for c in cells for o in c.get("outputs", []) if o.output_type == "error")
-    return next((e.evalue for e in errors if e.ename == NothingStored.__name__), "")
+    return next((e.evalue for e in errors if e.ename in {k.__name__ for k in kinds}), "")
 
 
 def _description(target: Path) -> str:

@@ -13,12 +13,12 @@ from companion.diverged import DIVERGED, lost
 from companion.frames import frame_of, together
 from companion.inference import LEAST_SEEDS
 from companion.plotting import Title, title
-from companion.sections import NothingStored, Run, Section, Setting
+from companion.sections import NothingStored, Run, Section, Setting, has_data
 from companion.trained import COLUMNS, of, sound, untrained
 from fedlib import data
+from fedlib.algorithms import CommonestLabel
 from fedlib.runs import Result, find
 from fedlib.runs.sweep import sweep
-from fedlib.values import one_of
 
 NOT_YET = "not trained yet"
 
@@ -30,7 +30,8 @@ class Panel:
     ``trained`` is false when the runs come from the exported results of a larger scale. ``absent``
     are methods that are not in the frame, and why: "2 of 3 seeds", "not trained yet". ``left`` are
     the numbers at which no method of it has trained yet, as "p = 0.4". ``untrained`` are runs of
-    the frame that did not train: method, seed, where they stand, and why.
+    the frame that did not train: method, seed, where they stand, and why. ``rounds`` is how many
+    were asked for in place of the setting's own, 0 for these.
     """
 
     dataset: str
@@ -41,6 +42,7 @@ class Panel:
     absent: Mapping[str, str] = field(default_factory=dict)
     left: Sequence[str] = ()
     untrained: pd.DataFrame = field(default_factory=lambda: untrained([]))
+    rounds: int = 0
 
     @property
     def name(self) -> Title:
@@ -124,7 +126,7 @@ def panels(
     methods that the quick scale leaves out. FEDLIB_STORED=1 asks for what is stored of a larger
     scale: nothing is trained then; NothingStored if that is nothing.
     """
-    every = [*methods, *larger]
+    every, settings = [*methods, *larger], section.settings(scale, dataset)
     if only_stored(scale):
         if found := [p for p in stored(section, every, scale) if dataset in ("", p.dataset)]:
             return found
@@ -135,13 +137,14 @@ def panels(
         )
     methods = methods if scale == "quick" else every
     shown = []
-    for name, setting in section.settings(scale, dataset).items():
+    for name, setting in settings.items():
         asked = section.by_run(scale, name, methods, seeds=seeds, rounds=rounds)
         done = iter(sweep([e for _, es in asked for e in es], device=device))
         runs = [(run, [next(done) for _ in es]) for run, es in asked]
         frame = together((run.method, run.where, results) for run, results in runs)
         gone = untrained(runs)
-        shown.append(Panel(name, scale, setting, frame, trained=True, untrained=gone))
+        more: dict[str, Any] = {"untrained": gone, "rounds": rounds}
+        shown.append(Panel(name, scale, setting, frame, trained=True, **more))
     beside = section.beside if scale == "quick" else ()
     return shown + [p for larger_scale in beside for p in stored(section, every, larger_scale)]
 
@@ -152,11 +155,11 @@ def several(
     """Return a function that gives `panels` of each section: none where it lacks the data set.
 
     And none where only what is stored is asked for, and nothing is: NothingStored if that is so of
-    all of them, UnknownName if all of them lack the data set. ``more`` is handed on.
+    all of them, OtherData if all of them lack the data set. ``more`` is handed on.
     """
     if dataset:
         known = [name for section in sections for name in section.settings(scale)]
-        one_of(f"data set at scale {scale!r}", dataset, dict.fromkeys(known))
+        has_data(scale, dataset, dict.fromkeys(known))
 
     def shown(section: Section) -> list[Panel]:
         lacking = dataset and dataset not in section.settings(scale)
@@ -184,14 +187,15 @@ def stored(
     shown, and what is not is listed as ``absent``. A data set of which one end of a range is still
     to be trained has no panel: what skew or exploration is worth cannot be told of one end alone,
     and a mean over a part of the range is no mean over the range. With ``part`` it has, for what
-    compares single numbers.
+    compares single numbers. Nor has one of which the floor alone is there.
     """
     shown = []
     for name, setting in section.settings(scale).items():
         asked = section.by_run(scale, name, methods)
         found = [(run, [find(e) for e in every]) for run, every in asked]
         there = comparable(found)
-        if there and (part or _ends(there) == _ends(found)):
+        alone = all(isinstance(run.experiment.algorithm, CommonestLabel) for run, _ in there)
+        if not alone and (part or _ends(there) == _ends(found)):
             frame = together((run.method, run.where, results) for run, results in there)
             gone = _absent(found, {run.method for run, _ in there})
             given_up = {run.method for run, _ in lost(section, scale, name)}
@@ -283,15 +287,15 @@ def _on_a_grid(runs: Sequence[Run], rows: pd.DataFrame) -> pd.DataFrame:
     return rows[~rows.index.isin(every.index.difference(asked.index))]
 
 
-def costs(section: Section, panel: Panel, *, seeds: int = 0, rounds: int = 0) -> pd.DataFrame:
+def costs(section: Section, panel: Panel) -> pd.DataFrame:
     """Return what every method of a panel cost, its first stages included.
 
     Of a section that runs each method at one place. Columns method, seed; megabytes that all
     clients sent and received, seconds of training on the machine that trained it, and client_mib,
     what a client holds after the last round (NaN where older runs did not say).
     """
-    rows = []
-    every = section.by_run(panel.scale, panel.dataset, seeds=seeds, rounds=rounds)
+    rows, most = [], int(panel.frame["seed"].max()) + 1
+    every = section.by_run(panel.scale, panel.dataset, seeds=most, rounds=panel.rounds)
     for run, experiments in every:
         own = set(panel.frame.loc[panel.frame["method"] == run.method, "seed"])
         for one in experiments:

@@ -80,7 +80,7 @@ def _part(registry: Registry, scale: str, wanted: str) -> list[Planned]:
         )
     one_of("section", name, registry.sections)
     section, wanted_at = registry.sections[name], [f.partition("=") for f in filters]
-    return [
+    found = [
         Planned(section.name, data, run.name, experiment)
         for data in section.settings(scale, dataset)
         for run, every in section.by_run(scale, data)
@@ -88,6 +88,9 @@ def _part(registry: Registry, scale: str, wanted: str) -> list[Planned]:
         for experiment in every
         if not seeds or experiment.seed < int(seeds)
     ]
+    if filters and not found:
+        raise ValueError(f"no run of {part} at the {scale} scale has {' and '.join(filters)}")
+    return found
 
 
 def _stands(run: Run, field: str, values: str) -> bool:

@@ -1,6 +1,6 @@
 """What is run for a section of a paper: its experiments at three scales, and where each stands."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Self
@@ -10,7 +10,7 @@ import pandas as pd
 from fedlib.partition import Request
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
-from fedlib.values import PositiveInt, one_of, value
+from fedlib.values import PositiveInt, UnknownName, one_of, value
 
 SCALES = ("quick", "standard", "paper")
 DEMONSTRATION = f"({SCALES[0]})"  # in the name of what was run on digits
@@ -91,7 +91,7 @@ class Section:
         known = self.known[scale]
         if not dataset:
             return known
-        one_of(f"data set at scale {scale!r}", dataset, known)
+        has_data(scale, dataset, known)
         return {dataset: known[dataset]}
 
     def runs(
@@ -166,6 +166,18 @@ def seeded(experiment: Experiment, seed: int, rounds: int = 0, usual: int = 0) -
     return replace(experiment, seed=seed, rounds=length, after=after, beside=beside)
 
 
+class OtherData(UnknownName):
+    """A data set that is not among those of a section, or of several, at a scale."""
+
+
+def has_data(scale: str, dataset: str, known: Iterable[str]) -> None:
+    """Raise OtherData, which names the ``known`` data sets of a scale, unless it is one of them."""
+    try:
+        one_of(f"data set at scale {scale!r}", dataset, known)
+    except UnknownName as error:
+        raise OtherData(error) from None
+
+
 class NothingStored(ValueError):
     """Of what is to be shown no run is stored, or too few, and none are to be trained."""
 
@@ -226,3 +238,9 @@ class Registry:
     floored: Mapping[str, str]
     gpu_hours: Mapping[str, float] = field(default_factory=dict)
     blocks: tuple[Block, ...] = ()
+
+    def data(self, scale: str) -> tuple[str, ...]:
+        """Return the names of the data sets that some section has at a scale."""
+        one_of("scale", scale, SCALES)
+        every = (name for section in self.sections.values() for name in section.settings(scale))
+        return tuple(dict.fromkeys(every))

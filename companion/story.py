@@ -32,7 +32,8 @@ def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
     """
     columns: dict[str, dict[str, str]] = {}
     for p in shown:
-        column = _setup(section, p.scale, p.dataset) | {"seeds": str(p.frame["seed"].nunique())}
+        ran = _setup(section, p.scale, p.dataset, p.rounds)
+        column = ran | {"seeds": str(p.frame["seed"].nunique())}
         if gone := [f"{run.name} (seed {seed})" for run, seed in lost(section, p.scale, p.dataset)]:
             column["diverged, not shown"] = "; ".join(gone)
         columns[p.name] = column
@@ -42,8 +43,8 @@ def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
     return pd.DataFrame(columns).fillna("")
 
 
-def _setup(section: Section, scale: str, dataset: str) -> dict[str, str]:
-    last = [one for _, (one,) in section.by_run(scale, dataset, seeds=1)]
+def _setup(section: Section, scale: str, dataset: str, rounds: int = 0) -> dict[str, str]:
+    last = [one for _, (one,) in section.by_run(scale, dataset, seeds=1, rounds=rounds)]
     every = [stage for experiment in last for stage in experiment.stages]
     clients = {e: e.task.partition.population() for e in every}
     federated = [e for e in every if e.algorithm.federates and clients[e] != 1] or every

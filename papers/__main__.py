@@ -17,7 +17,7 @@ from companion import plan as planning
 from companion import results as kept_results
 from companion.sections import SCALES
 from fedlib import cli, paths
-from fedlib.values import from_code
+from fedlib.values import from_code, one_of
 from papers import named
 from papers.registry import REGISTRY
 
@@ -55,11 +55,14 @@ def figures(
     jobs: Jobs = 0,
     stored: Annotated[bool, typer.Option("--stored", help="train nothing: what is there")] = False,
 ) -> None:
-    """Run notebooks into executed copies and draw their figures into figures/<scale>/."""
+    """Run notebooks into executed copies and draw their figures into figures/<scale>/.
+
+    Those of one data set, or of other seeds or rounds, have a folder of their own there.
+    """
     from companion import notebooks as runner  # only here, as what trains needs no Jupyter
 
     more: dict[str, Any] = {"only": only, "jobs": jobs, "stored": stored}
-    runner.figures(scale, dataset, seeds, rounds, device, **more)
+    runner.figures(REGISTRY, scale, dataset, seeds, rounds, device, **more)
 
 
 @app.command(epilog="[bold]Example[/bold]  notebooks --only 07")
@@ -130,6 +133,9 @@ def tasks(
             raise ValueError(f"--set is NAME=VALUE, as in alpha=0.1, and not {lacking[0]!r}")
         print(named.named(name, scale, **{field: from_code(code) for field, _, code in given}))
         return
+    if options:
+        raise ValueError("--set is for one setting: name it, as in tasks 001/cifar10 --set p=0.6")
+    one_of("scale", scale, SCALES)
     for known in named.names():
         show(f"[bold]{known:24}[/bold] {escape(named.about(known))}")
 

@@ -39,6 +39,7 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any)
         style.mark_untrained(ax, name, placed, "value", "place")
         ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
         ax.set_ylim(-0.6, len(drawn) - 0.4)
+        ax.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
         ax.grid(axis="x", alpha=0.25)
         ax.set_title(f"{name}, {style.seeds_of(drawn)}", fontsize="small")
         return drawn

@@ -1,5 +1,6 @@
 """What all figures share: colours, the floor's line, fields side by side, where they are saved."""
 
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +44,7 @@ CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
 # The labels of quantities, whose axes start at 0.
 FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent|least used")
+PART = "FEDLIB_PART"
 UNTRAINED = "did not train"
 REAL = "(standard)", "(paper)"  # the end of a title of real data
 MOST_ABSENT = 8  # methods that a legend lists as missing
@@ -97,8 +99,12 @@ def save(figure: Figure, frame: pd.DataFrame, name: str, scale: str) -> Path:
 
 
 def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
-    """Write a frame as ``figures/<scale>/<name>.csv``; return its path."""
-    path = paths.figures() / scale / f"{name}.csv"
+    """Write a frame as ``figures/<scale>/<name>.csv``; return its path.
+
+    In a folder there that $FEDLIB_PART names, if it is set: what is drawn of one data set, or of
+    other seeds or rounds than a scale's own, takes no whole figure's and no verdicts' place.
+    """
+    path = paths.figures() / scale / os.environ.get(PART, "") / f"{name}.csv"
     put_table(path, frame, "the numbers of a figure", float_format="%.6g")
     return path
 
@@ -173,14 +179,15 @@ def rounded(value: float, digits: int) -> str:
 
 def findings(
     panels: Mapping[str, pd.DataFrame], method: str, other: str, x: str = "round",
-    unit: str = "points", *, every: bool = False,
+    unit: str = "points", *, every: bool = False, start: str = "",
 ) -> str:  # fmt: skip
     """Return a heading of one line: the ``finding`` of every real data set with both methods.
 
     Where no name tells of real data it is that of the last panel with both methods, of enough seeds
     if there is one, or of ``every`` panel. It is at the largest ``x`` that enough seeds of both
     have, or of all rows where ``x`` is "". Runs that did not train are left out: where they leave
-    fewer than `LEAST_SEEDS`, nothing is told. The first interval has its name.
+    fewer than `LEAST_SEEDS`, nothing is told. The first interval has its name. What is told follows
+    ``start``.
     """
     real, told, most = dict[str, str](), dict[str, str](), 0
     for name, rows in panels.items():
@@ -202,7 +209,7 @@ def findings(
     line = f"{method} minus {other}: {'; '.join(each)}"
     if len(shown) < 2:
         line = "".join(f"{method} minus {other}{f' ({p})' * bool(p)}: {how}" for p, how in shown)
-    return line.replace(" [", f" [{INTERVAL}", 1)
+    return start * bool(line) + line.replace(" [", f" [{INTERVAL}", 1)
 
 
 def _sound(name: str, rows: pd.DataFrame) -> pd.DataFrame:
@@ -373,9 +380,11 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     """Put ``heading`` above a figure and below it a legend of what its fields have drawn.
 
     Methods are in the order of the theme, then comes what else was drawn; the floor is last.
-    Above them stands in grey what is ``absent``.
+    Above them stands in grey what is ``absent``. A heading's line does not end with the colon of
+    what nothing is told of.
     """
-    if heading:
+    told = (line.rstrip(" ,:") for line in heading.splitlines())
+    if heading := "\n".join(filter(None, told)):
         wide = int(LETTERS * figure.get_figwidth())
         small = max(map(len, heading.splitlines())) > wide  # small letters spare a line
         lines = wrapped(heading, int(wide * (1.2 if small else 1)))

@@ -17,7 +17,7 @@ from companion.diverged import lost
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
 from companion.scorecard import page as words
-from companion.sections import SCALES, PublishedTable, Registry, Run
+from companion.sections import SCALES, PublishedTable, Registry, Run, has_data
 from fedlib import paths
 from fedlib.metrics import interval
 from fedlib.runs import Experiment, Result, atomic, find
@@ -116,6 +116,32 @@ def numbers(registry: Registry) -> pd.DataFrame:
     table["values"] = [[100 * v for v in of] for of in fractions]
     table = table.assign(gap=table["mean"] - table["value"], repeats=table["repeats"].ge(0))
     return table.assign(verdict=judged(table)).reset_index(drop=True)
+
+
+def of_data(
+    registry: Registry, dataset: str, numbers: pd.DataFrame, claims: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the numbers and the claims of one data set, by its name in sections; all for "".
+
+    OtherData for one that no section has beyond the quick scale.
+    """
+    if not dataset:
+        return numbers, claims
+    known = [name for scale in WITH_NUMBERS for name in registry.data(scale)]
+    has_data("paper", dataset, dict.fromkeys(known))
+    at = [(one, scale) for one in registry.sections.values() for scale in WITH_NUMBERS]
+    found = [(s, one.settings(s)[dataset]) for one, s in at if dataset in one.settings(s)]
+    shown = {Panel(dataset, s, of, pd.DataFrame(), trained=False).name for s, of in found}
+    rows = {
+        row
+        for item in registry.tables
+        for scale in WITH_NUMBERS
+        if dataset in item.section.settings(scale)
+        for row in item.printed(dataset)["row"]
+    }
+    named = numbers.loc[numbers["row"].isin(rows), "dataset"]  # in each paper another way
+    tested = claims["tested on"].map(lambda where: where.startswith(tuple(shown)))
+    return numbers[numbers["dataset"].isin(named)], claims[tested.astype(bool)]
 
 
 def not_at_hand(registry: Registry) -> list[int]:

@@ -60,7 +60,7 @@ def divergence_claims(frame: pd.DataFrame) -> list[Claim]:
         ("diverge.less", last[FEDAVG], ">", last[FEDMIX]),
         ("diverge.starts", last[FEDAVG], ">", early[FEDAVG]),
     )
-    return _judged(rows)
+    return _judged(rows, unit="")
 
 
 def specialisation_claims(frame: pd.DataFrame, phi_rate: float) -> list[Claim]:
@@ -209,7 +209,7 @@ def ablation_claims(frame: pd.DataFrame) -> list[Claim]:
         rows.append(("ten", own_experts(frame, names.TEN), ">", 0.9))
     for low, high in pairwise(etas):
         less, more = (sent[names.with_pruning(eta)] for eta in (low, high))
-        rows.append(("pruned.fewer", less, ">", more, {"low": low, "high": high}))
+        rows.append(("pruned.fewer", less, ">", more, {"low": low, "high": high, "unit": ""}))
     plain, half, most = (names.with_pruning(eta) for eta in (0, 0.5, max(etas, default=0)))
     pruned = local[most] if most != plain else {}
     rows.append(("pruned.half", local[half], ">=", local[plain]))

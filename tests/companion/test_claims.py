@@ -98,6 +98,20 @@ def test_two_sides_that_are_the_same_in_every_seed_differ_in_nothing():
     assert claims.judge(*SAID, a, dict(a), floor=a).verdict == ELSEWHERE
 
 
+@pytest.mark.parametrize("none", [math.nan, math.inf])
+def test_a_seed_without_a_number_is_one_that_was_not_run(none):
+    """It left claims undecided, which over 1000 seeds were to decide."""
+    a, b = {0: 0.4, 1: 0.5, 2: 0.6, 3: 0.5}, {0: 0.1, 1: 0.2, 2: 0.2, 3: 0.1}
+    for side in (b, 0.1):
+        whole, with_gap = (claims.judge(*SAID, of, side) for of in (a, {**a, 4: none}))
+        assert whole.verdict == HOLDS and with_gap == whole
+    assert claims.judge(*SAID, {**a, 4: 0.5}, {**b, 4: none}) == claims.judge(*SAID, a, b)
+    floored = claims.judge(*SAID, {**a, 4: none}, 0.1, floor={**a, 4: 0.0})
+    assert floored.verdict == ELSEWHERE
+    few = claims.judge(*SAID, {**a, 0: none, 1: none}, 0.1)
+    assert (few.verdict, few.seeds) == (UNTESTED, 2)
+
+
 @pytest.mark.parametrize("side", [1, -1])
 def test_an_equivalence_is_decided_at_the_nearer_of_its_boundaries(side):
     gaps, near = [side * v for v in (0.001, 0.004, 0.013)], side * 0.01
@@ -327,6 +341,11 @@ def test_orders_hold_against_chance_and_fail_where_they_are_others():
     assert wrong.verdict == FAILS and "-1.00 within families" in wrong.measured and wrong.p == 0
     none = claims.ordered(*SAID, {"a": {0: 1.0}}, theirs, family)
     assert (none.verdict, none.place, none.seeds) == (UNTESTED, SAID[1], 0)
+    for alone in (family, dict(zip(theirs, theirs, strict=True))):  # all alike, or one in each
+        same = claims.ordered(
+            *SAID, {m: dict.fromkeys(range(3), 1.0) for m in theirs}, theirs, alone
+        )
+        assert (same.verdict, same.measured, same.seeds) == (UNTESTED, claims.NO_ORDER, 3)
     like = {"a": (1, 2, 2), "b": (2, 1, 4), "c": (4, 1, 1), "d": (3, 4, 3)}
     some = {m: dict(enumerate(values)) for m, values in like.items()}
     assert claims.ordered(*SAID, some, theirs, family).verdict == OPEN

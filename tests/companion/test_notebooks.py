@@ -16,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from PIL import Image
 from test_notebook_rules import LINES
 
-from companion.notebooks import Failure, select, write_back
+from companion.notebooks import Failure, relinked, select, write_back
 from fedlib import paths
 from papers.__main__ import main
 
@@ -95,6 +95,22 @@ def test_of_stored_runs_only_a_notebook_of_which_nothing_is_stored_is_left_out(f
 
 
 @pytest.mark.slow
+def test_a_notebook_without_the_data_set_is_left_out_unless_it_is_named(folder, capsys):
+    """One of them stopped all others, and names that sections alone have were refused."""
+    made = "from companion.panels import panels\nfrom papers.fedmix.experiments import LONG"
+    write(folder, "00_other", f"{made}\npanels(LONG, [], scale, dataset)")
+    write(folder, "01_good", "import os\nprint(dataset, os.environ['FEDLIB_PART'])")
+    asked = ["figures", "--scale", "standard", "--dataset", "rotated_mnist", "--jobs", "1"]
+    assert main(asked) == 0
+    told = "00_other: left out: unknown data set at scale 'standard' 'rotated_mnist'; allowed"
+    assert told in capsys.readouterr().out
+    built = folder.parent / "build" / "standard" / "01_good.ipynb"
+    assert printed(built) == "rotated_mnist dataset=rotated_mnist\n"
+    assert main([*asked, "--only", "00"]) == 1
+    assert "OtherData: unknown data set" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_refresh_writes_stable_outputs_into_the_source(folder):
     shows = "import os, sys\nprint('one')\nsys.stdout.flush()\nprint('two')"
     shows += "\nos.environ['FEDLIB_RUNS']"
@@ -126,6 +142,21 @@ def test_only_takes_numbers_and_names(only, folder):
     notebooks = [write(folder, name) for name in ("00_a", "01_b")]
     assert select(only) == notebooks[1:]
     assert select("") == notebooks
+
+
+def test_links_of_a_copy_lead_where_those_of_its_source_do(folder):
+    """Pictures were missing in every copy, which lies a folder deeper."""
+    text = '![a](../docs/a.svg) and [all](../docs/b.md), <a href="../docs/b.md">all</a>, ../ [c](c)'
+    source, built = write(folder, "00_good", SHOW), folder.parent / "build" / "quick"
+    built.mkdir(parents=True)
+    copy = built / source.name
+    notebook = nbformat.read(source, as_version=4)
+    notebook.cells[0].source = text
+    nbformat.write(notebook, copy)
+    relinked(source, copy)
+    (now, *_), deeper = nbformat.read(copy, as_version=4).cells, "../../docs"
+    assert now.source == text.replace("../docs", deeper)
+    assert (built / deeper).resolve() == (folder / "../docs").resolve()
 
 
 def test_a_source_edited_meanwhile_is_not_overwritten_and_of_widgets_a_picture_is_kept(folder):

@@ -46,6 +46,16 @@ def test_save_writes_three_files_whose_bytes_do_not_change():
     assert path.read_text() == "a\n0.333333\n"
 
 
+def test_figures_of_a_part_take_no_place_of_whole_ones(monkeypatch):
+    """Verdicts of one data set replaced those of all, and the scorecard counted these alone."""
+    whole, part = pd.DataFrame({"a": [1, 2]}), pd.DataFrame({"a": [1]})
+    path = plotting.save_table(whole, "01_claims", "standard")
+    monkeypatch.setenv("FEDLIB_PART", "dataset=cifar10")
+    other = plotting.save_table(part, "01_claims", "standard")
+    assert path.read_text() == "a\n1\n2\n" and other.read_text() == "a\n1\n"
+    assert other.parent == path.parent / "dataset=cifar10"
+
+
 def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     one, other = Cell("one", curve(zz=0.4, FedMix=0.6)), Cell("other", curve(FedAvg=0.5), zero=True)
     sent = Cell("sent", curve(FedAvg=0.5), x="gigabytes", mark=1.0, called="budget")
@@ -158,6 +168,12 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     gone = pd.DataFrame([("b", 0, "no")], columns=["method", "seed", "why"])
     trained = {style.Title("here", untrained=gone): table}
     assert plotting.findings(trained, "a", "b") == ""  # two of three seeds are left
+    # Where nothing is told a heading does not end with what leads to it.
+    assert plotting.findings(trained, "a", "b", start="At last, ") == ""
+    told = plotting.findings({"here": table}, "a", "b", start="At last, ")
+    assert told.startswith("At last, a minus b: ")
+    figure, _ = plotting.curves({"here": curve(a=0.5)}, ylabel="y", heading="here, S = 0: \n")
+    assert figure.get_suptitle() == "here, S = 0"
     late = table.assign(seed=table["seed"] + 3)
     trained = {style.Title("here", untrained=gone): pd.concat([table, late])}
     assert plotting.findings(trained, "a", "b").endswith(", 5 seeds")
@@ -284,3 +300,18 @@ def test_real_data_come_first_and_digits_last():
     for figure, _ in (plotting.curves(rows, ylabel="y"), plotting.grid([cells])):
         assert [ax.get_title().split(",")[0] for ax in figure.axes] == names[::-1]
     assert [ax.get_ylabel() for ax in figure.axes] == ["a", "b"]
+
+
+def test_numbers_below_standings_do_not_run_into_each_other():
+    """On MNIST, where all are close, they were one long number."""
+    ends = {"FedMix, K = 2": (0.9696, 0.9822), "Biased FedAvg": (0.9695, 0.9815)}
+    ends |= {"FedAvg": (0.9695, 0.981), "FedMix": (0.9629, 0.981)}
+    rows = [(m, seed, v) for m, values in ends.items() for seed, v in enumerate(values)]
+    frame = pd.DataFrame(rows, columns=["method", "seed", "value"])
+    with plt.rc_context():
+        plotting.use_style()
+        for fields in (["MNIST"], ["MNIST", "other", "third"]):
+            figure, _ = plotting.standings(dict.fromkeys(fields, frame), xlabel="accuracy")
+            for ax in figure.axes:
+                labels = [t.get_window_extent() for t in ax.get_xticklabels()]
+                assert all(a.x1 + 5 < b.x0 for a, b in pairwise(labels)) and len(labels) > 2

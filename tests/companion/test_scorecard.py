@@ -13,6 +13,7 @@ from companion.claims import FAILS, HOLDS, OPEN, UNTRAINED
 from companion.plotting import save_table
 from companion.scorecard import at_own_scale, judged, not_at_hand, numbers, orders, page
 from companion.scorecard.page import ABSENT, AGREES, DIFFERS, DIVERGED, NEVER, NO, OTHER, VERDICTS
+from companion.sections import OtherData
 from companion.story import what_ran
 from fedlib.runs import Result, export, store
 from papers.pm_moe.experiments import FOURTEEN
@@ -210,6 +211,20 @@ def test_a_claim_is_taken_from_the_largest_scale_and_never_from_figures_that_are
     found = scorecard.collected()
     assert len(found) == 1 and found["verdict"].item() == "holds"
     assert found["notebook"].item() == "12_fourteen_baselines"
+
+
+def test_what_is_of_one_data_set_has_nothing_of_those_whose_names_hold_its_name():
+    """Of "mnist" there was FMNIST too, of "cifar10" Cifar100, and every claim of all."""
+    table = numbers(ONE)
+    names = "MNIST (standard)", "Fashion-MNIST (standard)", "MNIST (standard), 9 rounds"
+    claims_of_all = pd.DataFrame({"tested on": names})
+    rows, tested = scorecard.of_data(ONE, "mnist", table, claims_of_all)
+    assert {*rows["dataset"]} == {"MNIST"} and [*tested.index] == [0, 2]
+    rows, tested = scorecard.of_data(ONE, "fashion_mnist", table, claims_of_all)
+    assert {*rows["dataset"]} == {"FMNIST"} and [*tested.index] == [1]
+    assert scorecard.of_data(ONE, "", table, claims_of_all) == (table, claims_of_all)
+    with pytest.raises(OtherData, match="unknown data set at scale 'paper' 'digits'"):
+        scorecard.of_data(ONE, "digits", table, claims_of_all)
 
 
 def test_the_page_stands_alone_and_escapes_what_it_shows():

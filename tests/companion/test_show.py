@@ -20,6 +20,8 @@ from companion.widgets import LiveRun, explorer, moving, watch
 from fedlib import Result, paths, run
 from papers.fedmix import ENSEMBLE, FEDAVG, FEDMIX, UNREGULARISED
 from papers.fedmix.experiments import LABEL_SKEW, LONG
+from papers.pm_moe.experiments import FOURTEEN
+from papers.scaled import MAJORITY
 from papers.specialists.experiments import SPECIALISTS
 
 
@@ -46,6 +48,7 @@ def test_live_run_equals_the_stored_run_and_remembers():
 def test_panels_train_a_scale_and_add_what_is_stored():
     shown = panels(LABEL_SKEW, [FEDAVG, FEDMIX], "quick", rounds=2, seeds=1, device="cpu")
     assert [p.name for p in shown] == ["Digits (quick)"] and shown[0].trained
+    assert shown[0].rounds == 2
     assert set(shown[0].frame["method"]) == {FEDAVG, FEDMIX}
     small = panels(LABEL_SKEW, [FEDAVG], "quick", larger=[FEDMIX], rounds=1, seeds=1, device="cpu")
     assert set(small[0].frame["method"]) == {FEDAVG}
@@ -85,6 +88,19 @@ def test_panels_draw_what_is_there_and_name_what_is_not(monkeypatch):
     (legend,) = figure.legends
     assert legend.get_title().get_text() == f"{few.name}, here, not trained yet: {ENSEMBLE}"
     assert legend.get_title().get_color() == "grey"
+
+
+def test_where_the_floor_alone_is_stored_there_is_nothing_to_show(monkeypatch):
+    """It costs nothing and came first: its panel had a field without a curve, and no seeds."""
+    floor = {e for r, es in FOURTEEN.by_run("standard", "mnist", [MAJORITY]) for e in es}
+    rows = pd.DataFrame({"round": [1], "metric": "test_accuracy", "client": 0, "value": [0.5]})
+
+    def find(one):
+        return Result(one, pa.Table.from_pandas(rows), {}) if one in floor else None
+
+    monkeypatch.setattr("companion.panels.find", find)
+    assert floor and not stored(FOURTEEN, [], "standard")
+    assert not stored(FOURTEEN, [], "standard", part=True)
 
 
 @pytest.mark.parametrize(("ps", "shown"), [((0.3, 0.6), 0), ((0.6, 1), 0), ((0.3, 0.6, 1), 1)])

@@ -1,5 +1,7 @@
 """What ran, in words, and the code that ran."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -25,6 +27,13 @@ def test_what_ran_stands_beside_the_papers_own():
     assert paper["network"].startswith("LeNet(") and paper["parameters"] == "443,306"
     assert quick["examples, training + test"] == "1,437 + 360"
     assert paper["server's optimiser"] == "Adam, rate 0.001"
+
+
+def test_what_ran_has_the_rounds_that_were_asked_for():
+    """It told the scale's own rounds, whatever ran."""
+    asked = [replace(p, rounds=7) for p in panels_of(LABEL_SKEW, "quick")]
+    assert what_ran(LABEL_SKEW, asked)["Digits (quick)"]["rounds"] == "7"
+    assert what_ran(LABEL_SKEW, asked).iloc[:, 1]["rounds"] == "2000"
 
 
 def test_a_panel_names_the_data_that_were_trained_on():

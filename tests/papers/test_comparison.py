@@ -96,8 +96,8 @@ def test_costs_count_all_stages():
     made = {m: EVERY_METHOD.experiments("quick", "digits", m, **how) for m in (FEDAVG, TUNED)}
     results = [(m, {}, [run(e, progress=False) for e in es]) for m, es in made.items()]
     setting = EVERY_METHOD.settings("quick")["digits"]
-    panel = Panel("digits", "quick", setting, together(results), trained=True)
-    found = costs(EVERY_METHOD, panel, seeds=1, rounds=2).set_index("method")
+    panel = Panel("digits", "quick", setting, together(results), trained=True, rounds=2)
+    found = costs(EVERY_METHOD, panel).set_index("method")
     # Fine-tuning sends nothing more than the federation before it did.
     assert found.loc[TUNED, "megabytes"] == found.loc[FEDAVG, "megabytes"] > 0
     assert found.loc[TUNED, "seconds"] >= found.loc[FEDAVG, "seconds"]

@@ -163,6 +163,18 @@ def test_ablations_compare_what_is_there():
     assert initials(claims.ablation_claims(rows)) == "hdhhhh"
 
 
+def test_what_is_no_accuracy_has_no_points_also_where_it_lies_between_0_and_1():
+    """After few rounds megabytes and divergences are below 1, and were told in points."""
+    runs = ((FEDAVG, 0.5, 1e4), (FEDMIX, 0.6, 4e4), (names.PRUNING, 0.5, 2e4))
+    rows = logged(*(run(*ends) for ends in runs))
+    every = claims.ablation_claims(rows) + claims.communication_claims(rows, "cifar10")
+    sent = [c for c in every if "MB in all" in c.text]
+    assert len(sent) == 2 and {c.unit for c in sent} == {""} and "points" in {c.unit for c in every}
+    cells = product((FEDAVG, FEDMIX), range(3), range(1, 101))
+    curve = [diverging(m, s, t, 0.4 + 0.001 * s + 0.001 * t) for m, s, t in cells]
+    assert {c.unit for c in claims.divergence_claims(logged(curve))} == {""}
+
+
 MEGABYTES = {"cifar100": {FEDAVG: 22.3, FEDMIX: 89.1, names.TEN: 222.7}, "femnist": {FEDAVG: 25.7}}
 MEGABYTES["cifar10"] = {FEDAVG: 35.5, names.WIDE[2]: 70.7, names.WIDE[4]: 142.4, FEDMIX: 141.9}
 
