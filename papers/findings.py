@@ -439,7 +439,12 @@ def _private_parts() -> Numbers:
     table = analysis.scores(_panel("every_method", "fashion_mnist").frame)
     alone = scored(table, method=LOCAL)
     nine = scored(table, method=NINE)
-    return {"nine": _minus(alone, nine, HOLDS)}
+    said = {"nine": _minus(alone, nine, HOLDS)}
+    for dataset in ("fashion_mnist", "mnist", "cifar10"):
+        known = analysis.printed("Table 1", dataset).query("S == 0").set_index("method")["value"]
+        ahead = known[[*NINE]].mean() - known[[*TRADITIONAL]].mean()
+        said[dataset] = f"published: {100 * ahead:.1f}"
+    return {**said}
 
 
 def _gates() -> Numbers:
