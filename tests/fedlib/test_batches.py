@@ -163,7 +163,8 @@ def test_training_with_what_is_known_is_training_without(monkeypatch, algorithm)
     monkeypatch.setattr(train, "precompute", lambda *_: NOTHING)
     state, report = trained(algorithm, fed, chunk=1)
     for end, said in ends:
-        torch.testing.assert_close(said.losses, report.losses, rtol=1e-3, atol=1e-5)
+        same = {"rtol": 1e-3, "atol": 1e-5, "equal_nan": True}  # a client has no examples
+        torch.testing.assert_close(said.losses, report.losses, **same)
         close(state.flat(), end.flat(), rtol=1e-3, atol=1e-5)
 
 
