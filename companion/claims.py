@@ -120,8 +120,11 @@ def judge(
     ``about`` are fields of the claim (kind, quote, exploratory), ``limits`` of the number's range
     if they are others than its values say, ``floor`` by seed, ``looks``, by the number of seeds how
     often they were looked at, and ``here``, False where the statement is about another scale.
-    A seed of which a number is not finite counts as one that was not run.
+    A seed of which a number is not finite counts as one that was not run. With the rule ``OFTEN`` a
+    run is so or not, 1 or 0, and ``b`` is the share of the runs to exceed.
     """
+    if rule == OFTEN:
+        return _often(text, place, a, b, **about)
     least, most = RULES[rule]
     if isinstance(b, Mapping):
         return _compare(text, place, a, b, least=least, most=most, **about)
@@ -167,17 +170,17 @@ def ordered(
     return replace(judged, measured=chance, verdict=verdict, p=judged.p if verdict == FAILS else p)
 
 
-def often(text: str, place: str, runs: BySeed, share: float, **about: Any) -> Claim:
-    """Test that more than a ``share`` of the runs are so, of which each is 1 or 0, by seed.
+def _often(text: str, place: str, runs: Any, share: Any, **about: Any) -> Claim:
+    """Test that more than a ``share`` of the runs are so, of which each is 1 or 0.
 
-    Five runs of which none is so are no mean without a doubt: the exact interval of a share decides
-    (`companion.inference.often`). What so many runs detect, and how many would decide, is not told.
+    Five runs of which none is so leave a doubt: the exact binomial interval decides. What so many
+    runs detect, and how many would decide, is left open.
     """
-    values = [float(v) for v in runs.values()]
+    values = [*_finite(runs).values()]
     judged = _judge(text, place, values, least=share, **about)
     if judged.verdict not in TESTED:
         return judged
-    low, high, p = inference.often(values, share)
+    low, high, p = inference.binomial(values, share)
     verdict = HOLDS if share < low else FAILS if high < share else OPEN
     clear = min(abs(low - share), abs(high - share)) > (high - low) / 2
     measured = _in_words(judged.effect, low, high, share, inf, "")

@@ -36,7 +36,7 @@ def p_value(values: Numbers, bound: float, limits: Limits = None) -> float:
     return float(2 * stats.t.sf(abs(steps), len(values) - 1))
 
 
-def often(values: Numbers, share: float) -> tuple[float, float, float]:
+def binomial(values: Numbers, share: float) -> tuple[float, float, float]:
     """Return the exact 95% interval of how often runs are so, and the two-sided p of ``share``.
 
     Each of the ``values`` is 1 or 0. Clopper and Pearson's (1934): runs that are all the same leave

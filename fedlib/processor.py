@@ -16,6 +16,7 @@ CPUINFO = Path("/proc/cpuinfo")  # of Linux
 VARIABLE = "FEDLIB_PIN"
 SHARED = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}
 """What torch, oneDNN and MKL read from the environment, and what is put there."""
+_BRANCH, _OFF = 1, 1  # MKL's numbers: which branch is asked for; its kernels are free
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's names for mallopt
 _LARGEST_MMAP_THRESHOLD = 2**25
 
@@ -46,10 +47,8 @@ def _taken() -> bool:
 
     with suppress(AttributeError, OSError):  # a torch without MKL, or not of Linux
         mkl = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        off, branch = 1, 1  # MKL's numbers: the choice is free; the choice is asked for
-        return torch.backends.cpu.get_cpu_capability() == "AVX2" and (
-            mkl.mkl_serv_cbwr_get(branch) > off
-        )
+        held = mkl.mkl_serv_cbwr_get(_BRANCH) != _OFF
+        return held and torch.backends.cpu.get_cpu_capability() == "AVX2"
     return False
 
 

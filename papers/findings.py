@@ -56,7 +56,9 @@ Numbers come from stored runs of the standard scale, with fewer rounds and small
 the papers', if no other is named, or from the papers' tables. Brackets hold 95% intervals over
 seeds, and the number of seeds: those of each number by itself, however many numbers there are.
 What is undecided although its interval leaves 0 out may be chance among so many tests (p > {p}).
-In notebooks 12 to 15 all seeds have the same clients; some sections got more seeds after a look
+Comparisons with training alone, with a gate's absence, and with the ensemble against FedAvg and on
+new clients were made after their numbers were seen. In notebooks 12 to 15 all seeds have the same
+clients; some sections got more seeds after a look
 ([readings](docs/READINGS.md)).
 `python -m papers.findings` writes this page, and fails if a number no longer supports its sentence.
 """
@@ -297,6 +299,11 @@ def _divergence() -> Numbers:
     }
     said: Numbers = {"rounds": fedmix.final_rounds(frame)}
     said["mean"] = f"{np.mean([*late[''][FEDAVG].values()]):.2f}"
+    kept = (np.mean(fedmix.one_hotness(frame, method)) for method in (ENSEMBLE, FEDMIX))
+    if next(kept) < next(kept):
+        raise Unsupported("the ensemble's experts specialise more than FedMix's")
+    first = late[""]
+    said["short"] = _minus(first[FEDMIX], first[ENSEMBLE], unit="")
     for part, of in late.items():
         said[f"ensemble{part}"] = _minus(of[FEDAVG], of[ENSEMBLE], HOLDS, unit="")
         said[f"special{part}"] = _minus(of[FEDMIX], of[ENSEMBLE], OPEN, unit="")
@@ -351,7 +358,9 @@ def _joining() -> Numbers:
     special = starting("new_clients", "two_class_mnist", "Without a gate")
     said = {"right": _accuracy(lost), "special": _accuracy(special), **rates}
     frame = _panel("new_clients", "two_class_mnist_paper", "paper").frame
-    said |= {"kept": f"{np.mean(fedmix.one_hotness(frame, FEDMIX)):.2f}"}
+    if (kept := np.mean(fedmix.one_hotness(frame, FEDMIX))) < 0.5:
+        raise Unsupported(f"experts specialise: q keeps {kept} of the largest entropy")
+    said |= {"kept": f"{kept:.2f}"}
     said |= {"rounds": f"{ours.rounds:,}", "numbers": len(table)}
     said |= {"published": f"{new['FedAvg'] - new['FedMix (K=4)']:.1f}"}
     return {**said, "least": f"{table['gap'].min():.1f}", "most": f"{table['gap'].max():.1f}"}
@@ -407,10 +416,10 @@ def _gains_on_cifar10() -> Numbers:
     ways = analysis.told_gains(frame, known)
     ours, largest, theirs = (100 * rows.groupby("S")["value"].mean() for rows in ways.values())
     here, there = (ways[way][ways[way]["S"].eq(0)] for way in ("all converted", "published"))
-    worst = here.sort_values("value").iloc[0]
+    worst, next_one = (row for _, row in here.sort_values("value").head(2).iterrows())
     lost = -100 * worst["value"]
-    if ours[0] > 0 or largest[0] < 0 or lost < 2:
-        raise Unsupported(f"gains: {ours}, largest {largest}; {worst}")
+    if ours[0] > 0 or largest[0] < 0 or next_one["value"] > -0.02:
+        raise Unsupported(f"gains: {ours}, largest {largest}; {worst}, {next_one}")
     best = 100 * there.set_index("method")["value"].nlargest(2)
     said = {"lost": f"{lost:.1f}", "method": worst["method"], "largest": f"{largest[0]:+.1f}"}
     said |= {f"mean_{s}": f"{theirs[s]:.1f}" for s in (0, 20)}
@@ -440,6 +449,12 @@ def _private_parts() -> Numbers:
     alone = scored(table, method=LOCAL)
     nine = scored(table, method=NINE)
     said = {"nine": _minus(alone, nine, HOLDS)}
+    here = _panel("fourteen", "cifar10").frame
+    curve = frames.curve(here, "test_accuracy", weighted=True).query("S == 0")
+    last, five = curve["round"].max(), [*TRADITIONAL]
+    now, then = (scored(curve, method=five, round=t) for t in (last, last // 2))
+    said["late"] = _minus(now, then, HOLDS)
+    _minus(now, scored(curve, method=MAJORITY), FAILS)  # they are below the baseline
     for dataset in ("fashion_mnist", "mnist", "cifar10"):
         known = analysis.printed("Table 1", dataset).query("S == 0").set_index("method")["value"]
         ahead = known[[*NINE]].mean() - known[[*TRADITIONAL]].mean()

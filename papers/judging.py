@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from companion import frames
-from companion.claims import OFTEN, BySeed, Claim, judge, often
+from companion.claims import BySeed, Claim, judge
 from papers.published import words as table_of
 from papers.scaled import MAJORITY
 
@@ -37,8 +37,7 @@ def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> l
 
     A name is that of a claim, whose open ``words`` are given for all rows, or as the row's last
     entry; ``here`` among them is False where the statement is about another scale, and ``looks``
-    and ``unit`` are those of `companion.claims.judge`. Sides are numbers by seed, or a bound. With
-    the rule ``OFTEN`` a run is so or not, and ``b`` is the share of the runs to exceed.
+    and ``unit`` are those of `companion.claims.judge`. Sides are numbers by seed, or a bound.
     """
     return [_judged(paper, *row[:4], **{**words, **dict(*row[4:])}) for row in rows]
 
@@ -48,8 +47,6 @@ def _judged(
     unit: str | None = None, **words: object,
 ) -> Claim:  # fmt: skip
     claim, place, about = said(paper, name, **words)
-    if rule == OFTEN:
-        return often(claim, place, a, b, **about)
     floor = getattr(a, "floor", None) or None
     about |= {} if unit is None else {"unit": unit}  # an index in [0, 1] has no points
     return judge(claim, place, a, b, rule, here=here, floor=floor, looks=looks, **about)

@@ -280,7 +280,7 @@ def test_a_verdict_that_may_be_chance_among_many_is_undecided_and_tells_why():
 def test_what_is_so_or_not_in_few_runs_is_no_certainty(count, n, verdict):
     """Five coins that all fall on one side come in one of sixteen throws."""
     runs = {seed: float(seed < count) for seed in range(n)}
-    claim = claims.often(*SAID, runs, 0.5)
+    claim = claims.judge(*SAID, runs, 0.5, claims.OFTEN)
     assert claim.verdict == verdict and claim.effect == count / n
     if verdict != UNTESTED:
         assert claim.p == pytest.approx(stats.binomtest(count, n, 0.5).pvalue)
