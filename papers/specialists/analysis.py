@@ -68,13 +68,15 @@ def beside(table: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
     return wide.rename_axis(["test", "p"]).sort_index().fillna("")
 
 
-def distances(table: pd.DataFrame, printed: pd.DataFrame) -> dict[int, float]:
-    """Return how far FedAvg's accuracies are from the published ones, by seed.
+def distances(
+    table: pd.DataFrame, printed: pd.DataFrame, methods: Sequence[str]
+) -> dict[int, float]:
+    """Return how far the accuracies of methods are from the published ones, by seed.
 
-    The mean of absolute differences over both test sets and every p of which both tell.
+    The mean of absolute differences over methods, both test sets and every p of which both tell.
     """
     known = printed.set_index(["method", "metric", "p"])["value"].rename("theirs")
-    rows = table[table["method"].eq(FEDAVG) & table["metric"].isin([GLOBAL, OWN])]
+    rows = table[table["method"].isin(methods) & table["metric"].isin([GLOBAL, OWN])]
     rows = rows.join(known, on=["method", "metric", "p"]).dropna(subset="theirs")
     return frames.by_seed(rows.assign(off=(rows["value"] - rows["theirs"]).abs()), "off")
 
