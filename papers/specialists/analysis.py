@@ -68,17 +68,27 @@ def beside(table: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
     return wide.rename_axis(["test", "p"]).sort_index().fillna("")
 
 
-def distances(
-    table: pd.DataFrame, printed: pd.DataFrame, methods: Sequence[str]
-) -> dict[int, float]:
-    """Return how far the accuracies of methods are from the published ones, by seed.
+def gaps(table: pd.DataFrame, printed: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
+    """Return the accuracies of methods on both test sets, and by how much each is above print.
 
-    The mean of absolute differences over methods, both test sets and every p of which both tell.
+    Columns method, metric, p, seed, value and gap, of what both tell.
     """
     known = printed.set_index(["method", "metric", "p"])["value"].rename("theirs")
     rows = table[table["method"].isin(methods) & table["metric"].isin([GLOBAL, OWN])]
     rows = rows.join(known, on=["method", "metric", "p"]).dropna(subset="theirs")
-    return frames.by_seed(rows.assign(off=(rows["value"] - rows["theirs"]).abs()), "off")
+    gap = rows["value"] - rows["theirs"]
+    return rows.assign(gap=gap)[["method", "metric", "p", "seed", "value", "gap"]]
+
+
+def distances(gaps: pd.DataFrame) -> dict[int, float]:
+    """Return how far accuracies are from the published ones, by seed: the mean of what they are."""
+    return frames.by_seed(gaps.assign(off=gaps["gap"].abs()), "off")
+
+
+def agreeing(gaps: pd.DataFrame, points: float) -> int:
+    """Return how many accuracies are within so many points of the published ones in the mean."""
+    off = gaps.groupby(["method", "metric", "p"])["gap"].mean().abs()
+    return int(off.le(points / 100).sum())
 
 
 def of_fedavg(table: pd.DataFrame, metric: str, over: str) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from companion import frames
 from companion.claims import HOLDS
 from papers import findings
 from papers.scaled import FEDAVG, LOCAL, TUNED
-from papers.short import Missing
+from papers.short import Missing, Unsupported
 from papers.specialists import analysis, claims
 from papers.specialists.analysis import GLOBAL, HELD, OWN
 from papers.specialists.experiments import LAST_CLIENT, MIXTURE, SMALL
@@ -110,7 +110,9 @@ def test_how_far_fedavg_is_from_print_is_a_mean_over_tests_and_p():
     table["value"] += 0.06 * table["seed"] * table["p"].eq(1.0)
     known = [(FEDAVG, GLOBAL, 0.2, 0.4), (FEDAVG, OWN, 0.2, 0.6), (FEDAVG, OWN, 1.0, 0.2)]
     printed = pd.DataFrame(known, columns=["method", "metric", "p", "value"])
-    assert analysis.distances(table, printed, [FEDAVG]) == pytest.approx({0: 0.5 / 3, 1: 0.56 / 3})
+    gaps = analysis.gaps(table, printed, [FEDAVG])
+    assert analysis.distances(gaps) == pytest.approx({0: 0.5 / 3, 1: 0.56 / 3})
+    assert [analysis.agreeing(gaps, points) for points in (9, 11, 34)] == [0, 2, 3]
 
 
 @pytest.mark.parametrize(("near", "which"), [(0.3, "latter"), (0.1, "former"), (0.2, "neither")])
@@ -141,8 +143,6 @@ def test_which_fedavg_is_printed_follows_the_runs(monkeypatch, near, which):
 
 def test_what_the_released_network_explains_is_measured_over_all_methods(monkeypatch):
     """Two methods are 10 points nearer with it and two as far: 5 points nearer in the mean."""
-    monkeypatch.setattr(findings, "panels", lambda s, scale: {})
-    assert findings._network() == "trains another network on these data"
     known = analysis.printed("001", "fashion_mnist").query("metric in (@GLOBAL, @OWN)")
     seeds = pd.DataFrame({"seed": range(3), "more": [0.0, 0.001, -0.001]})
     plain = known.merge(seeds, how="cross").eval("value = value + 0.2 + more")
@@ -153,9 +153,15 @@ def test_what_the_released_network_explains_is_measured_over_all_methods(monkeyp
     tables = {s: SimpleNamespace(table=t, untrained=plain[:0]) for s, t in tables.items()}
     monkeypatch.setattr(findings, "panels", lambda s, scale: {"fashion_mnist": tables[s]})
     monkeypatch.setattr(analysis, "of_panel", lambda panel: panel.table)
-    said = findings._network()
-    assert "over p (0.7, 0.8 and 1)" in said and "are 20.0 points" in said
-    assert "the released network 14.8: the latter is nearer" in said
+    found = findings._own_network()
+    assert (found["ps"], found["numbers"]) == ("0.7, 0.8 and 1", 24)
+    assert [found[n] for n in ("described", "released", "agree")] == ["20.0", "14.8", "0"]
+    alone = 100 * known.query("method == @LOCAL and metric == @GLOBAL and p > 0.6")["value"]
+    for name, more in {"printed": 0.0, "alone_released": 9.8, "alone": 20.0}.items():
+        assert found[name] == f"{alone.min() + more:.1f} to {alone.max() + more:.1f}%"
+    plain["value"] -= 0.3  # now as near without
+    with pytest.raises(Unsupported):
+        findings._own_network()
 
 
 def test_measured_stands_beside_published():
