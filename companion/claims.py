@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from companion import inference
-from companion.frames import put_table
+from companion.frames import put_table, read_table
 from companion.inference import LEAST_SEEDS, MOST_SEEDS, Limits
 from companion.sections import DEMONSTRATION
 from fedlib import paths
@@ -414,7 +414,8 @@ def _read(tables: Sequence[Path]) -> pd.DataFrame:
     """Return the verdicts of some tables; one without a notebook is that of the name's number."""
     parts = [pd.DataFrame(columns=list(COLUMNS))] * (not tables)
     for one in tables:
-        rows = pd.read_csv(one, keep_default_na=False, dtype=dict.fromkeys(COLUMNS[:4], str))
+        how: dict[str, Any] = {"keep_default_na": False, "dtype": dict.fromkeys(COLUMNS[:4], str)}
+        rows = read_table(one, "table of claims", **how)
         p = pd.to_numeric(rows["p"]) if "p" in rows else nan
         parts.append(rows.assign(notebook=rows.get("notebook", one.name[:2]), p=p))
     return pd.concat(parts)[list(COLUMNS)]
