@@ -496,7 +496,8 @@ def _gates() -> Numbers:
     return {**said}
 
 
-def _energies(dimensions: int = 512) -> Numbers:
+def _energies() -> Numbers:
+    dimensions = 512
     v = analysis.at_random(dimensions)
     energies, cosines = np.logaddexp.reduce(v, axis=-1), v.sum(-1)
     same = [float(stats.spearmanr(*pair).statistic) for pair in zip(energies, cosines, strict=True)]
