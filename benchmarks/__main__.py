@@ -154,17 +154,8 @@ def machine(device: torch.device) -> dict[str, Any]:
     device_name = torch.cuda.get_device_name(device) if cuda else "cpu"
     cores, threads = os.cpu_count() or 0, torch.get_num_threads()
     versions = platform.system(), platform.python_version(), torch.__version__
-    values = device_name, _processor(), cores, threads, round(load, 1), *versions
+    values = device_name, processor.model(), cores, threads, round(load, 1), *versions
     return dict(zip(MACHINE, values, strict=True))
-
-
-def _processor() -> str:
-    try:
-        said = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in said if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def there(device: str) -> torch.device:

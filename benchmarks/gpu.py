@@ -84,9 +84,9 @@ $costs
 """
 
 
-def speed(device: torch.device, cases: tuple[str, ...] = SPEED, repeat: int = 3) -> pd.DataFrame:
+def speed(device: torch.device) -> pd.DataFrame:
     """Return the seconds of a round by case, way and repetition."""
-    found = [measure(CASES[name], repeat, device).assign(case=name) for name in cases]
+    found = [measure(CASES[name], 3, device).assign(case=name) for name in SPEED]
     return pd.concat(found, ignore_index=True)
 
 

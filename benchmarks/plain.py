@@ -118,7 +118,7 @@ def tight_round(
     cohort: Sequence[int],
     batch: int,
     choice: Optimizer,
-    epochs: int = 1,
+    epochs: int,
 ) -> None:
     """Play what ``fedavg_round`` plays with one module, a fused optimiser, and no loader."""
     leaves = dict(model.named_parameters())

@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from companion import inference
-from companion.frames import put_table
+from companion.frames import put_table, read_table
 from companion.inference import LEAST_SEEDS, MOST_SEEDS, Limits
 from companion.sections import DEMONSTRATION
 from fedlib import paths
@@ -393,19 +393,20 @@ def compare(folder: Path, numbers: Sequence[str] = ()) -> bool:
     both = stored().merge(drawn(folder), "outer", [*COLUMNS[:3]], suffixes=(" was", " is"))
     both = both[both["notebook"].isin(numbers or both["notebook"])]
     was, now = both["verdict was"], both["verdict is"]
-    moved, anew = was.ne(now), demonstrations(both)
+    moved, demo = was.ne(now), demonstrations(both)
     close = both["clear was"].eq(False) | both["clear is"].eq(False)
-    may = moved & anew & close & was.isin(TESTED) & now.isin(TESTED) & (was.eq(OPEN) | now.eq(OPEN))
+    may = moved & demo & close & was.isin(TESTED) & now.isin(TESTED) & (was.eq(OPEN) | now.eq(OPEN))
     for kind, rows in (("near its boundary", both[may]), ("contradiction", both[moved & ~may])):
         for of in rows.fillna("not tested").to_dict("records"):
             change = f"{of['claim']}: was {of['verdict was']!r}, is {of['verdict is']!r}"
             print(f"{kind}: {of['notebook']}, {of['tested on']}: {change}")
-    trained, wrong = int((anew & was.notna()).sum()), int((moved & ~may).sum())
+    trained, wrong = int((demo & was.notna()).sum()), int((moved & ~may).sum())
     agree = not wrong and may.sum() <= MOST_MOVED * trained
     print(
-        f"{was.notna().sum()} verdicts, {trained} of them on runs trained anew: {wrong} contradict "
-        f"those stored, {may.sum()} came near their boundary or left it ({MOST_MOVED:.0%} of those "
-        f"trained anew may): {'they agree' if agree else 'THEY DO NOT AGREE'}"
+        f"{was.notna().sum()} verdicts, {trained} of them on runs trained again: {wrong} "
+        f"contradict those stored, {may.sum()} came near their boundary or left it "
+        f"({MOST_MOVED:.0%} of those trained again may): "
+        f"{'they agree' if agree else 'THEY DO NOT AGREE'}"
     )
     return bool(agree)
 
@@ -414,7 +415,8 @@ def _read(tables: Sequence[Path]) -> pd.DataFrame:
     """Return the verdicts of some tables; one without a notebook is that of the name's number."""
     parts = [pd.DataFrame(columns=list(COLUMNS))] * (not tables)
     for one in tables:
-        rows = pd.read_csv(one, keep_default_na=False, dtype=dict.fromkeys(COLUMNS[:4], str))
+        how: dict[str, Any] = {"keep_default_na": False, "dtype": dict.fromkeys(COLUMNS[:4], str)}
+        rows = read_table(one, "table of claims", **how)
         p = pd.to_numeric(rows["p"]) if "p" in rows else nan
         parts.append(rows.assign(notebook=rows.get("notebook", one.name[:2]), p=p))
     return pd.concat(parts)[list(COLUMNS)]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 import pandas as pd
 
-from companion.frames import put_table
+from companion.frames import put_table, read_table
 from companion.sections import Run, Section
 from fedlib import paths, runs
 from fedlib.runs import Experiment, find
@@ -21,7 +21,9 @@ DIVERGED = "diverged"  # why a method is absent from a panel
 def stored() -> pd.DataFrame:
     """Return the diverged runs that are kept with the project: key, words, rounds completed."""
     file = paths.results() / "diverged.csv"
-    return pd.read_csv(file, dtype={"key": str}) if file.exists() else pd.DataFrame(columns=COLUMNS)
+    if not file.exists():
+        return pd.DataFrame(columns=COLUMNS)
+    return read_table(file, "list of diverged runs", usecols=COLUMNS, dtype={"key": str})
 
 
 def diverged(experiments: Iterable[Experiment]) -> dict[Experiment, int]:

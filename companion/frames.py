@@ -21,6 +21,12 @@ def put_table(path: Path, table: pd.DataFrame, what: str, **how: Any) -> None:
     atomic.write(path, lambda part: part.write_text(text, "utf-8", newline=""), what)
 
 
+def read_table(path: Path, what: str, **how: Any) -> pd.DataFrame:
+    """Return what `put_table` wrote; Damaged, which names the file, if it is no ``what``."""
+    with atomic.reading(path, what):
+        return pd.read_csv(path, **how)
+
+
 def run_columns(table: pd.DataFrame) -> list[str]:
     """Return the columns that name a run: method, seed, and where it stands, as p.
 

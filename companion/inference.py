@@ -19,7 +19,7 @@ MOST_SEEDS = 1000
 """How many seeds are asked about; what needs more is told as one more than these."""
 
 
-def p_value(values: Numbers, bound: float, limits: Limits = None) -> float:
+def p_value(values: Numbers, bound: float, limits: Limits) -> float:
     """Return the two-sided p of the mean being ``bound``; NaN for fewer than three runs.
 
     Runs that are all the same leave no doubt: 1 at the bound and 0 elsewhere.

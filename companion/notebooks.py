@@ -92,7 +92,7 @@ def relinked(source: Path, copy: Path) -> None:
     atomic.write(copy, lambda part: part.write_text(text, "utf-8"), "the executed copy")
 
 
-def refresh(only: str = "", jobs: int = 0) -> None:
+def refresh(only: str, jobs: int) -> None:
     """Run notebooks at the quick scale from an empty store; keep their outputs and verdicts.
 
     And of their figures those that texts show, which lie in docs/figures.

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from companion.diverged import diverged
-from companion.sections import Block, Registry, Run
+from companion.sections import SCALES, Block, Registry, Run
 from fedlib import paths
 from fedlib.optim import Optimizer
 from fedlib.runs import Experiment, find, provenance
@@ -145,8 +145,8 @@ def campaign(
 ) -> None:
     """Print what is not stored yet and what it costs; train it, unless this is the ``plan``.
 
-    ``sections`` are parts of a scale as `planned` takes them, none for all; ``blocks`` are those of
-    the campaign, which know their scale and have no sections; ``how`` they are trained: device,
+    ``sections`` are parts of a ``scale``, "" for the paper's, as `planned` takes them, none for
+    all; ``blocks`` are those of the campaign, which know both; ``how`` they are trained: device,
     address. The same command continues what was interrupted. ValueError from the standard scale on
     in a checkout that names no code. SweepFailed if runs failed.
     """
@@ -180,9 +180,10 @@ def _asked(
     registry: Registry, scale: str, sections: Sequence[str], blocks: Sequence[int]
 ) -> tuple[list[Planned], str]:
     """Return the runs of blocks, or else of sections, and what these are in words."""
-    if blocks and sections:
-        raise ValueError("give blocks of the campaign or sections of a scale, not both")
+    if blocks and (sections or scale):
+        raise ValueError("give blocks of the campaign, or a scale and sections of it, not both")
     if not blocks:
+        scale = scale or SCALES[-1]
         return planned(registry, scale, sections), f"the {scale} scale"
     chosen = {b.number: b for b in registry.blocks}
     if unknown := {*blocks} - {*chosen}:

@@ -226,9 +226,9 @@ class LiveRun:
     ``[items, experts]``).
     """
 
-    def __init__(self, experiment: Experiment, device: str = "auto") -> None:
+    def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
-        self.fed = experiment.task.build(experiment.seed, device)
+        self.fed = experiment.task.build(experiment.seed, "auto")
         start = experiment.algorithm.init(self.fed, experiment.seed)
         self._course = rounds(experiment, self.fed, start)
         self.history: list[dict[str, np.ndarray]] = []

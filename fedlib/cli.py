@@ -144,7 +144,7 @@ def experiments(source: str) -> list[Experiment]:
     except (OSError, TypeError, ValueError) as error:
         raise Usage(f"{where}{error}") from error
     if not made:
-        raise Usage(f"there is no experiment in {source}")
+        raise Usage(f"there is no experiment in {source!r}")
     return made
 
 
@@ -153,7 +153,7 @@ def _sources(source: str) -> Iterator[tuple[Any, str]]:
     if "(" in source:
         yield source, ""
         return
-    text = Path(source).read_text("utf-8-sig")  # Windows writes a mark before it
+    text = Path(source).read_text("utf-8-sig") if source else ""  # Windows writes a mark before it
     if text.lstrip()[:1] in ("{", "["):
         specs = json.loads(text)
         yield from ((s, f"{source}: ") for s in (specs if isinstance(specs, list) else [specs]))

@@ -62,13 +62,13 @@ def all_cores(device: torch.device, cohort: Any) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _let_threads_end(seconds: float = 1.0) -> None:
-    """Wait until the other threads of this process sleep, at most so long.
+def _let_threads_end() -> None:
+    """Wait until the other threads of this process sleep, a second at most.
 
     Where torch was given fewer threads than before, some of OpenMP's are ending. These take all
     locks of MKL's memory, and a copy that is made meanwhile would wait for them for ever.
     """
-    until, this = time.monotonic() + seconds, {str(threading.get_native_id())}
+    until, this = time.monotonic() + 1, {str(threading.get_native_id())}
     while time.monotonic() < until and any(map(_busy, {*os.listdir(_THREADS)} - this)):
         time.sleep(0.001)
 
@@ -209,7 +209,7 @@ def sendable(error: Exception) -> Any:
 
 
 @contextmanager
-def interrupts_later(asked: bool = True) -> Iterator[Callable[[], bool]]:
+def interrupts_later(asked: bool) -> Iterator[Callable[[], bool]]:
     """Let a first Ctrl-C wait; yields what says whether it has come. A second one does not wait.
 
     Where it is not ``asked`` for, or Ctrl-C does no KeyboardInterrupt to this thread, all stays.

@@ -283,8 +283,8 @@ class Federation:
 
     ``ranks`` is what a data set's token ids have become, where these were ranked for it.
     ``balanced`` is a test set that all clients share, if there is one. ``source`` names the data
-    and their fingerprint. ``kinds`` is how many values
-    side information can take, by name, so that it need not be counted on what someone holds.
+    and their fingerprint. ``kinds`` is how many values side information can take, by name, so that
+    it need not be counted on what someone holds.
     """
 
     net: Net

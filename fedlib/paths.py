@@ -1,4 +1,4 @@
-"""Where the companion keeps things: absolute folders, each with an environment variable.
+"""Where things are kept: absolute folders, each with an environment variable.
 
 Notebooks are run from several working directories (JupyterLab, papermill, nbval), so no
 path may depend on the current one. Folders are named here, and created by whoever writes.

@@ -87,7 +87,7 @@ def verdicts(only: Only = "") -> None:
     "--section opt_out --workers 2"
 )
 def campaign(
-    scale: Scale = "paper",
+    scale: Annotated[str, typer.Option(help=f"{_ONE_SCALE}, by default paper")] = "",
     section: Sections = [],  # noqa: B006
     block: Blocks = [],  # noqa: B006
     device: Device = "auto",

@@ -513,7 +513,8 @@ def _gates() -> Numbers:
     return {**said}
 
 
-def _energies(dimensions: int = 512) -> Numbers:
+def _energies() -> Numbers:
+    dimensions = 512
     v = analysis.at_random(dimensions)
     energies, cosines = np.logaddexp.reduce(v, axis=-1), v.sum(-1)
     same = [float(stats.spearmanr(*pair).statistic) for pair in zip(energies, cosines, strict=True)]
@@ -584,7 +585,8 @@ def line() -> str:
     claims, total = scorecard.collected(), len(published().query("repeats < 0"))
     claims = claims[claims["counted"]]
     held, fails, open_ = (int(claims["verdict"].eq(v).sum()) for v in (HOLDS, FAILS, OPEN))
-    measured = pd.read_csv(paths.ROOT / "figures" / SCALE / "16_agreement.csv")["verdict"]
+    file = paths.ROOT / "figures" / SCALE / "16_agreement.csv"
+    measured = frames.read_table(file, "table of numbers")["verdict"]
     small = int(measured.eq(OTHER).sum())
     full = len(measured) - small - int(measured.eq(UNTRAINED).sum())
     near, off = (int(measured.eq(verdict).sum()) for verdict in (AGREES, DIFFERS))

@@ -79,11 +79,11 @@ class Subject:
         return f"{self.name}, {self.net}"
 
 
-def subjects(rounds: int = ROUNDS) -> list[Subject]:
+def subjects() -> list[Subject]:
     """Return all of them; an algorithm joins by being exported."""
     dense = {n: _CONFIGURED.get(n) or _default(n) for n in fedlib.algorithms.__all__} | _OPTIONS
     return [
-        Subject(net, name, _experiment(_task(net), algorithm, rounds))
+        Subject(net, name, _experiment(_task(net), algorithm))
         for net, algorithms in {"dense": dense, **_ELSEWHERE}.items()
         for name, algorithm in algorithms.items()
     ]
@@ -103,14 +103,13 @@ def _task(net: str) -> Task:
     )
 
 
-def _experiment(task: Task, algorithm: FedAvg, rounds: int) -> Experiment:
+def _experiment(task: Task, algorithm: FedAvg) -> Experiment:
     """Return an algorithm's experiment, after its first stage if it needs one."""
     first = FedAvg(**FAST) if isinstance(algorithm, Mixture) else None
     of = None if isinstance(algorithm, Summed) else getattr(algorithm, "of", first)
     after = of and Experiment(task, of, 2, cohort=COHORT, seed=SEED, evaluate_every=0)
-    return Experiment(
-        task, algorithm, rounds, cohort=COHORT, seed=SEED, evaluate_every=rounds, after=after
-    )
+    how = {"cohort": COHORT, "seed": SEED, "evaluate_every": ROUNDS}
+    return Experiment(task, algorithm, ROUNDS, after=after, **how)
 
 
 def _read(table: Table) -> Table:

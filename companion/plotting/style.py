@@ -155,7 +155,7 @@ def seeds_of(drawn: pd.DataFrame, what: str = "seed") -> str:
     return f"{most} {what}{'s' * (most > 1)}" if least == most else f"{least} to {most} {what}s"
 
 
-def finding(numbers: pd.DataFrame, method: str, other: str, unit: str = "points") -> str:
+def finding(numbers: pd.DataFrame, method: str, other: str, unit: str) -> str:
     """Return by how much a method differs from another on the same seeds, in words.
 
     The effect, its 95% interval and the seeds: "+1.8 points [0.9, 2.6], 3 seeds". ``numbers`` has

@@ -14,6 +14,7 @@ from companion import inference, trained
 from companion.claims import IDENTITY, OPEN, PAPER, UNTRAINED, demonstrations
 from companion.claims import table as claims_frame
 from companion.diverged import lost
+from companion.frames import read_table
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
 from companion.scorecard import page as words
@@ -62,7 +63,7 @@ def collected() -> pd.DataFrame:
     """
     folders = [paths.figures() / scale for scale in WITH_NUMBERS]
     found = [file for folder in folders for file in sorted(folder.glob("*_claims.csv"))]
-    parts = [pd.read_csv(f).assign(notebook=_name(f)) for f in found]
+    parts = [read_table(f, "table of claims").assign(notebook=_name(f)) for f in found]
     rows = pd.concat([claims_frame({}).assign(notebook=""), *parts], ignore_index=True)
     rows = rows.fillna({"kind": PAPER, "exploratory": False, "clear": True, "needed": 0})
     rows = rows.fillna(dict.fromkeys(("quote", "place", "unit", "values", "measured"), ""))

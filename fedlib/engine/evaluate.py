@@ -89,6 +89,7 @@ def evaluate(
         if not hasattr(out, "logp"):
             what = "must return a Prediction, as Prediction.single(logp)"
             raise TypeError(f"{type(algorithm).__name__}.predict {what}, got {shown(out)}")
+        _require_log_probs(algorithm, out.logp)
         right = ((out.logp.argmax(-1) == y) & mask).sum(1).double()
         nll = torch.where(mask, _surprise(out.logp, y), 0).sum(1).double()
         # Not y[:0], which would keep all of y until the last group is scored.
@@ -220,6 +221,17 @@ def accuracy(algorithm: Algorithm, net: Net, params: Params, ctx: Params, batch:
 
 def _logp(algorithm: Algorithm, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
     return algorithm.predict(net, params, ctx, algorithm.encode(net, params, batch.x)).logp
+
+
+def _require_log_probs(algorithm: Algorithm, logp: Tensor) -> None:
+    """ValueError for logits ``[..., classes]``: what is measured as nll would be another number.
+
+    Also right is p itself, which ``LeNet`` says for ``output`` "softmax"; nan tells nothing.
+    """
+    off = [(total - 1).abs().nan_to_num().max() for total in (logp.exp().sum(-1), logp.sum(-1))]
+    if min(off) > 0.01:
+        need = "must return log-probabilities, as logits.log_softmax(-1): p(y|x) must sum to 1"
+        raise ValueError(f"{type(algorithm).__name__}.predict {need}, and is off by {off[0]:.3g}")
 
 
 def _surprise(logp: Tensor, y: Tensor) -> Tensor:

@@ -64,11 +64,10 @@ class Phase:
     the algorithm's method to minimise. ``noise`` are pairs of a name and how many uniform random
     numbers per example the loss finds under that name in ``batch.random``; "features" is one for
     each of the model's features, "dropout" what the model takes, and a family stands for what a
-    network of it takes. ``watch`` is
-    what early stopping looks at, on validation examples: "nll", the negative log-likelihood of
-    the algorithm's predictions, or "loss". ``repeat`` steps are taken on every mini-batch.
-    ``after`` names a method ``(net, params, ctx, batch)`` that returns what then takes the place of
-    leaves that move, a projection for one.
+    network of it takes. ``watch`` is what early stopping looks at, on validation examples: "nll",
+    the negative log-likelihood of the algorithm's predictions, or "loss". ``repeat`` steps are
+    taken on every mini-batch. ``after`` names a method ``(net, params, ctx, batch)`` that returns
+    what then takes the place of leaves that move, a projection for one.
 
     ``optimizer`` moves them for ``epochs`` passes over a client's examples in batches of
     ``batch_size``, None for all at once; ``stop`` may end a client's training before.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from fedlib.cores import all_cores, interrupts_later
 from fedlib.engine import Report, State, TrainingDiverged, play_round
 from fedlib.engine.evaluate import encode, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.engine.protocol import eval_view, train_view
+from fedlib.engine.rounds import SPLITS
 from fedlib.federation import Federation
 from fedlib.privacy import audit
 from fedlib.progress import Watcher, callback
@@ -38,7 +40,9 @@ OF_THE_END = ("everywhere_accuracy", "kept_round")  # what only the last round o
 SCORED = ("validation", "test", "balanced", "balanced_validation")
 LOGGED = {  # what no algorithm may log besides
     "train_loss", "bytes_down", "bytes_up", "divergence", "examples", "opted_in", "global_accuracy",
-    "adapted_validation_accuracy", "adapted_test_accuracy", *OF_THE_END,
+    "client_bytes_down", "client_bytes_up", "label_share", "label_set_from_phi", *OF_THE_END,
+    *(f"labels_from_{part}" for part in ("bias", "weights", "q", "phi", "phi_cohort")),
+    *(f"adapted_{part}_accuracy" for part in SPLITS),
     *(f"{part}_{of}" for part in SCORED for of in ("accuracy", "nll", "gate")),
 }  # fmt: skip
 Progress = bool | Watcher
@@ -280,24 +284,27 @@ def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[Sta
 def require_leaves(algorithm: FedAvg, state: State) -> None:
     """ValueError for a phase that trains, or a rate that is of, leaves that there are not.
 
-    A name that is mistyped would train nothing, or at another rate, without a word. Also for a
-    phase that trains whole numbers or truth values.
+    A name that is mistyped would train nothing, or at another rate, without a word. Also where no
+    phase trains a leaf, and for a phase that trains whole numbers or truth values.
     """
     leaves, kind = {**state.shared, **state.local}, type(algorithm).__name__
+    phases = algorithm.phases()
+    moving = [phase.moves(leaves, state.local) for phase in phases]
     asked = [(f"{kind}.server.rates", prefix) for prefix, _ in algorithm.server.rates]
-    for phase in algorithm.phases():
+    for phase in phases:
         asked += [(f"{kind}.phases", prefix) for prefix in phase.train]
         asked += [(f"the rates of {kind}'s clients", n) for n, _ in phase.optimizer.rates]
     for where, prefix in asked:
         if prefix not in algorithm.may_lack and not any(name.startswith(prefix) for name in leaves):
             there = f"no leaf begins with {prefix!r}; there are {', '.join(leaves)}"
             raise ValueError(f"{where}: {there}")
-    for name in (n for phase in algorithm.phases() for n in phase.moves(leaves, state.local)):
+    for name in chain(*moving):
         if not leaves[name].is_floating_point():
             why = f"{name} is {leaves[name].dtype}, which no gradient moves"
             raise ValueError(f"{kind}.phases: {why}; `trains` names the leaves that are trained")
-    for phase in () if isinstance(algorithm, SecondStage) else algorithm.phases():
-        if phase.side != "both" and not phase.moves(leaves, state.local):
+    for phase, names in zip(phases, moving, strict=True):
+        idle = not names and (phase.side != "both" or not any(moving))
+        if idle and not isinstance(algorithm, SecondStage):
             local = ", ".join(state.local) or "none"
             raise ValueError(f"{kind}: {phase} trains no leaf; local leaves are {local}")
 

@@ -379,12 +379,12 @@ def told(energies: Mapping[float, np.ndarray], dimensions: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names).set_index("T")
 
 
-def at_random(dimensions: int, experts: int = 20, clients: int = 50) -> np.ndarray:
-    """Return v ``[clients, experts, D]``, whose sum is a cosine, of random outputs.
+def at_random(dimensions: int) -> np.ndarray:
+    """Return v ``[50 clients, 20 experts, D]``, whose sum is a cosine, of random outputs.
 
     Experts are near a client's own one by more or less.
     """
-    draw = np.random.default_rng(0)
+    draw, clients, experts = np.random.default_rng(0), 50, 20
     own, near = draw.normal(size=(clients, 1, dimensions)), draw.normal(size=(clients, experts, 1))
     said = near * own + draw.normal(size=(clients, experts, dimensions))
     norms = np.linalg.norm(said, axis=-1) * np.linalg.norm(own, axis=-1)

@@ -152,14 +152,14 @@ def bases(own: Experiment, central: FedAvg) -> tuple[Federation, int, dict[str, 
     return fed, client, {"trained on all data": pooled.shared, **theirs}
 
 
-def neighbours(fed: Federation, least: int = 6) -> tuple[int, int, int]:
+def neighbours(fed: Federation) -> tuple[int, int, int]:
     """Return rows of three clients: one of most classes, the most like it, and the least like it.
 
-    The first has ``least`` training examples or more of the most classes; how much alike two are is
-    the cosine of their label shares.
+    The first has six training examples or more of the most classes; how much alike two are is the
+    cosine of their label shares.
     """
     shares = fed.shares("label")
-    client = int((fed.train.counts(fed.classes) >= least).sum(1).argmax())
+    client = int((fed.train.counts(fed.classes) >= 6).sum(1).argmax())
     near = (shares * shares[client]).sum(1) / shares.norm(dim=1)
     near[client] = torch.nan
     return client, int(near.nan_to_num(-1).argmax()), int(near.nan_to_num(9).argmin())

@@ -15,9 +15,7 @@ from fedlib.models import Params
 NEIGHBOURS = 5
 
 
-def embedded(
-    fed: Federation, bases: Mapping[str, Params], client: int, seed: int = 0
-) -> pd.DataFrame:
+def embedded(fed: Federation, bases: Mapping[str, Params], client: int) -> pd.DataFrame:
     """Return a client's test examples in the plane, by t-SNE of the features of each base.
 
     ``bases`` are the leaves ``base.*`` of a model by name, ``client`` is a row. Columns base, x, y,
@@ -31,7 +29,7 @@ def embedded(
         with torch.no_grad():
             features = fed.net.features(base, x).cpu().numpy()
         perplexity = min(30.0, (len(held) - 1) / 3)
-        plane = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(features)
+        plane = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(features)
         rows = {"base": name, "x": plane[:, 0], "y": plane[:, 1], "label": labels}
         parts.append(pd.DataFrame(rows).assign(purity=purity(features, labels)))
     return pd.concat(parts, ignore_index=True)

@@ -405,7 +405,7 @@ def first(verdict):
 
 
 EXECUTIONS = {
-    "same": (ROWS, ROWS, True, "20 verdicts, 20 of them on runs trained anew: 0 contradict those"),
+    "same": (ROWS, ROWS, True, "20 verdicts, 20 of them on runs trained again: 0 contradict those"),
     "close": (ROWS, first(CLOSE), True, "0 came near"),
     "near": (ROWS, first(OPEN), True, f"near its boundary: 07, {QUICK}: 0: was"),
     "two near": (ROWS, [(QUICK, "1", OPEN), *first(OPEN)[:1], *ROWS[2:]], False, "DO NOT AGREE"),

@@ -9,12 +9,23 @@ import pyarrow.parquet as pq
 import pytest
 from small import TASK
 
+from companion import claims, scorecard
 from companion import results as kept_results
 from companion.diverged import diverged
 from companion.diverged import stored as stored_diverged
 from companion.plan import Planned
 from fedlib import FedAvg, paths
-from fedlib.runs import Experiment, Result, StoreError, export, exported, find, inventory, store
+from fedlib.runs import (
+    Damaged,
+    Experiment,
+    Result,
+    StoreError,
+    export,
+    exported,
+    find,
+    inventory,
+    store,
+)
 from fedlib.runs.exported import files, keys_in, path_of, read_run
 from fedlib.runs.spec import Log
 from papers.registry import REGISTRY
@@ -292,6 +303,18 @@ def test_a_run_that_diverged_is_named_and_not_waited_for(plan, capsys):
     assert not diverged(RUNS)
     export_now()
     assert not len(stored_diverged())
+
+
+def test_a_table_that_is_no_table_is_named():
+    """An empty list of diverged runs was an error of pandas', which names no file."""
+    figures = paths.figures() / "standard"
+    drawn = figures / "07_claims.csv"
+    readers = (scorecard.collected, drawn), (lambda: claims.drawn(figures), drawn)
+    for read, file in ((stored_diverged, paths.results() / "diverged.csv"), *readers):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        with pytest.raises(Damaged, match=f"{file.name} is no (list|table) of"):
+            read()
 
 
 def test_a_dirty_stage_makes_what_is_built_on_it_dirty(plan, capsys):

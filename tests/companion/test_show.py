@@ -32,11 +32,11 @@ def small(rounds=4):
 @pytest.mark.slow
 def test_live_run_equals_the_stored_run_and_remembers():
     experiment = small()
-    live = LiveRun(experiment, device="cpu")
+    live = LiveRun(experiment)
     live.advance(2)
     live.advance(4)
     assert len(live.history) == 5 and live.history[0]["q"].shape == (10, 4)
-    frame = together([(FEDMIX, {}, [run(experiment, device="cpu", progress=False)])])
+    frame = together([(FEDMIX, {}, [run(experiment, progress=False)])])
     last = matrix(frame, "q", FEDMIX, 0, 4).astype(np.float32)
     np.testing.assert_array_equal(last, live.history[4]["q"])
     assert [*watch(experiment).pictures] == ["round 0", "round 4"]

@@ -73,7 +73,8 @@ def test_a_sweep_file_is_specs_or_lines(ask, write):
     code, said, _ = ask("sweep", lines, *HERE)
     assert code == 0 and find(MIX) is not None and MIX.key[:8] in said
     wrong = [write("runs.txt", AVG, "Experiment("), write("specs.json", "[{]"), write("none.txt")]
-    complaints = "line 2: not the code of a value", "line 1 column 3", "there is no experiment in /"
+    none, wrong = "there is no experiment in '", [*wrong, ""]
+    complaints = "line 2: not the code of a value", "line 1 column 3", f"{none}/", f"{none}'"
     for file, complaint in zip(wrong, complaints, strict=True):
         code, _, err = ask("sweep", file)
         assert code == 2 and complaint in err

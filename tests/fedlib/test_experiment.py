@@ -15,7 +15,9 @@ from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 
 from fedlib import (
     MLP,
+    Dirichlet,
     LocalHoldout,
+    OptOut,
     QuantitySkew,
     Task,
     adam,
@@ -30,7 +32,7 @@ from fedlib import (
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.runs import Experiment, export, exported, find, run, run_with_state, store
-from fedlib.runs.run import best_of
+from fedlib.runs.run import LOGGED, best_of
 from fedlib.runs.spec import Log
 from fedlib.values import UnknownName, from_dict
 
@@ -324,6 +326,18 @@ def test_what_an_algorithm_observes_may_be_any_numbers(monkeypatch):
     monkeypatch.setattr(Observing, "observe", lambda *_: NUMBERS)
     *_, last = simulate(replace(AVG, algorithm=Observing()))
     assert {n: last.metrics[n] for n in NUMBERS} == {n: np.mean(v) for n, v in NUMBERS.items()}
+
+
+def test_what_a_run_logs_by_itself_is_no_name_for_an_algorithm():
+    """The list lacked what audits and opting out add: a mean of two metrics was told as one."""
+    clients = Dirichlet(clients=12, alpha=1.0, size=20)
+    some = replace(TASK, partition=clients, opt_out=OptOut(clients=0.1), balanced=20)
+    how = {"rounds": 1, "cohort": 10, "audit": True, "keep": "best"}
+    logged = set[str]()
+    for split in ("test", "validation"):
+        asked = Experiment(replace(some, balanced_on=split), FedMix(experts=2), **how)
+        logged = logged.union(*(moment.metrics for moment in simulate(asked)))
+    assert logged - {"q", "q_entropy", "q_marginal_entropy"} == LOGGED
 
 
 @refused("observed")

@@ -11,7 +11,7 @@ from playing import FAST, SIZES, Linear, arrays, begun, close, equal, every, one
 from small import AVG
 
 from fedlib import Augmentation, Cosine, Optimizer, Schedule, Step, adam, sgd, simulate, value
-from fedlib.algorithms import FedAvg, FedGen, FedGH
+from fedlib.algorithms import FedAvg, FedBABU, FedGen, FedGH
 from fedlib.engine import Prediction, Selection, broadcast_to, draw, play_round, select
 from fedlib.engine.selection import cohort_size
 from fedlib.engine.train import batches
@@ -126,6 +126,13 @@ def test_a_phase_or_a_rate_of_no_leaf_is_refused(code, message):
         next(simulate(replace(AVG, algorithm=eval(code))))
 
 
+def test_a_method_that_would_train_nothing_is_refused():
+    """FedBABU on a network without a base ran to the end with its initial leaves."""
+    fed, algorithm = make_federation(SIZES, model=Linear()), FedBABU()
+    with pytest.raises(ValueError, match=r"FedBABU: Phase\(.*'base\.',.* trains no leaf"):
+        require_leaves(algorithm, begun(algorithm, fed))
+
+
 @value
 class Counting(FedAvg):
     """The server keeps a whole number and a truth value, and broadcasts what is no tensor."""
@@ -155,7 +162,7 @@ def test_numbers_that_no_gradient_moves_may_be_leaves_and_others_constants(serve
     assert torch.allclose(module_of(fed, algorithm, state, 1)(x), sharp)
 
 
-BARE = ("APFL", "FedAvg", "FedBABU", "FedMix", "FedProx", "FedRep", "MOON")
+BARE = ("APFL", "FedAvg", "FedMix", "FedProx", "FedRep", "MOON")
 
 
 @every

@@ -29,7 +29,7 @@ TOLD = HOW | {"workers": 4, "blocks": [2], "address": "auto"}
 
 HANDED = [
     ("notebooks --only 07", "companion.notebooks.refresh", ("07", 0), {}),
-    (GIVEN, "companion.plan.campaign", (REGISTRY, "paper", ["gates@2", "long"]), TOLD),
+    (GIVEN, "companion.plan.campaign", (REGISTRY, "", ["gates@2", "long"]), TOLD),
     ("results", "companion.results.main", (REGISTRY, "standard"), {}),
     ("report", "companion.scorecard.main", (REGISTRY,), {}),
 ]
