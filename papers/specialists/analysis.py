@@ -1,6 +1,6 @@
 """What runs of 001 and 002 logged, as the frames behind their tables and figures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -146,22 +146,50 @@ def moved(released: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
     return groups["value"].mean().reset_index()
 
 
-def explained(
+def by_way(
     released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame, metric: str
 ) -> pd.DataFrame:
-    """Return Table 1 as published, as described, and with departures of the released code.
+    """Return scores as published, as described, and with departures of the released code.
 
-    One row by p and method, one column by way; means over seeds, empty where a departure leaves a
-    method as it is.
+    Columns method, p, way, seed and value, of those methods and p that departures change.
     """
     changed = released.rename(columns={"departure": "way"})
     parts = [printed.assign(way="published"), plain.assign(way="as described"), changed]
     table = pd.concat(parts, ignore_index=True)
     table = table[(table["metric"] == metric) & table["p"].isin(released["p"])]
-    table = table[table["method"].isin(changed["method"])]
+    return table[table["method"].isin(changed["method"])][["method", "p", "way", "seed", "value"]]
+
+
+def explained(table: pd.DataFrame) -> pd.DataFrame:
+    """Return Table 1 by way, one row by p and method; means over seeds, empty where there is none.
+
+    ``table`` is that of ``by_way``.
+    """
     wide = table.pivot_table("value", ["p", "method"], "way", sort=False)
     ways = table["way"].unique()
     return wide[[w for w in ways if w in wide]].sort_index(level="p", sort_remaining=False)
+
+
+def way_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what ``plotting.dots`` draws of ``by_way``: a row by method and p, a group by way."""
+    drawn = frames.bands(table, by=("method", "p", "way"), each=True)
+    row = drawn["method"] + ", p = " + drawn["p"].map("{:g}".format)
+    drawn = drawn.assign(row=row, group=drawn["way"])
+    methods = {method: place for place, method in enumerate(table["method"].unique())}
+    drawn = drawn.sort_values(["method", "p"], key=lambda c: c.replace(methods), kind="stable")
+    return drawn[["row", "group", "mean", "low", "high", "seeds", "values"]]
+
+
+def told_distances(tables: Iterable[pd.DataFrame]) -> str:
+    """Return in words how far scores by way are from the published ones, mean over all of them."""
+    on, parts = ["method", "p"], []
+    for table in tables:
+        known = table[table["way"].eq("published")].set_index(on)["value"].rename("theirs")
+        both = table[table["way"].ne("published")].join(known, on=on)
+        parts.append(both.assign(off=(both["value"] - both["theirs"]).abs()))
+    off = 100 * pd.concat(parts).groupby("way", sort=False)["off"].mean()
+    ways = ", ".join(f"{way} {points:.1f}" for way, points in off.items())
+    return f"mean distance from the published numbers, in points: {ways}"
 
 
 def at_q(table: pd.DataFrame, q: float) -> pd.DataFrame:

@@ -201,12 +201,27 @@ def test_departures_stand_beside_the_papers_reading_and_its_numbers():
     moved = analysis.moved(other, plain).groupby(["departure", "method"])["value"].mean()
     expected = {("as released", TUNED): -0.2, ("log pool", MIXTURE): 0.1}
     assert moved.to_dict() == pytest.approx(expected)
-    table = analysis.explained(other, plain, CIFAR10, OWN)
+    by_way = analysis.by_way(other, plain, CIFAR10, OWN)
+    table = analysis.explained(by_way)
     assert list(table.columns) == ["published", "as described", "log pool", "as released"]
     assert set(table.index) == {(0.8, MIXTURE), (0.8, TUNED)}
     row = table.loc[(0.8, MIXTURE)]
     assert row["as described"] == pytest.approx(0.501) and row["log pool"] == pytest.approx(0.601)
     assert np.isnan(row["as released"]) and 0 < row["published"] < 1
+    rows = analysis.way_rows(by_way)
+    assert rows["row"].unique().tolist() == [f"{m}, p = 0.8" for m in by_way["method"].unique()]
+    (log,) = rows[rows["group"].eq("log pool")].to_dict("records")
+    assert log["row"] == f"{MIXTURE}, p = 0.8" and log["mean"] == pytest.approx(0.601)
+
+
+def test_how_far_ways_are_from_print_is_told():
+    """Of two numbers 10 and 30 points above what is printed; released it is 4 above, 4 below."""
+    ways = {"published": (0.5, 0.5), "as described": (0.6, 0.8), "released": (0.54, 0.46)}
+    both = (
+        {"method": FEDAVG, "p": p, "way": w, "value": v[p]} for w, v in ways.items() for p in (0, 1)
+    )
+    told = analysis.told_distances([pd.DataFrame(both)])
+    assert told.endswith("in points: as described 20.0, released 4.0")
 
 
 def test_the_ledger_tells_who_sent():
