@@ -71,6 +71,12 @@ def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     assert "3 seeds" in figure.axes[0].get_title()
 
 
+def test_numbers_behind_a_grid_tell_of_which_quantity_they_are():
+    fields = [Cell("here", curve(FedMix=0.6), ylabel=y) for y in ("accuracy", "", "gain")]
+    _, frame = plotting.grid([fields[:2], fields[2:]])
+    assert [*frame["y"].unique()] == ["accuracy", "gain"] and (frame["y"] == "accuracy").sum() == 6
+
+
 def test_a_grid_without_seeds_has_one_curve_per_method():
     cell = Cell("one", curve(FedAvg=0.2, FedMix=0.6))
     for seeds, lines in ((True, 2 + 6), (False, 2)):
