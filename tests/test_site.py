@@ -47,6 +47,12 @@ def test_links_of_the_texts_point_into_the_site(build):
     assert "figures/standard/" not in first + readme
 
 
+def test_every_picture_that_is_kept_for_texts_is_shown_by_one():
+    texts = "".join((paths.ROOT / name).read_text("utf-8") for name in ("README.md", "FINDINGS.md"))
+    kept = {f"docs/figures/{f.name}" for f in (paths.ROOT / "docs/figures").iterdir()}
+    assert {name for name in kept if name not in texts} == set()
+
+
 def test_the_site_opens_with_a_result_the_scorecard_and_what_came_out(build):
     build._pages()
     readme, first = (build.SOURCES / "readme.md").read_text(), build._index([])

@@ -84,10 +84,9 @@ def grid(rows: Sequence[Sequence[Cell]], *, seeds: bool = True, **labels: Any) -
     wide, rows = max(map(len, rows)), [_real_first(row) for row in rows]
     every = [c for r in rows for c in [*r, *[None] * wide][:wide]]
     cells = [(c.title if c else "", c) for c in every]
-    size = (2.75 + 0.4 / wide, 2.2)
-    return fields(
-        cells, partial(_cell, seeds=seeds), size, columns=wide, least=5.2, room=0.8, **labels
-    )
+    size, left = (2.75 + 0.4 / wide, 2.2), {id(c): row[0].ylabel for row in rows for c in row}
+    draw = partial(_cell, seeds=seeds, left=left)
+    return fields(cells, draw, size, columns=wide, least=5.2, room=0.8, **labels)
 
 
 def _real_first(row: Sequence[Cell]) -> list[Cell]:
@@ -97,8 +96,11 @@ def _real_first(row: Sequence[Cell]) -> list[Cell]:
     return [cell._replace(ylabel=at.ylabel) for cell, at in zip(moved, row, strict=True)]
 
 
-def _cell(ax: Axes, name: str, cell: Cell, *, seeds: bool) -> pd.DataFrame:
-    """Draw one field; return what is drawn: mean and interval by method and round."""
+def _cell(ax: Axes, name: str, cell: Cell, *, seeds: bool, left: Mapping[int, str]) -> pd.DataFrame:
+    """Draw one field; return what is drawn: mean and interval by method and round, of which y.
+
+    That is the field's label, or the one at the ``left`` of its row.
+    """
     curve, floor = style.parted(cell.curve)
     drawn = bands(style.ordered(curve))
     scale, label = 1.0, ROUNDS
@@ -121,7 +123,7 @@ def _cell(ax: Axes, name: str, cell: Cell, *, seeds: bool) -> pd.DataFrame:
     limits = min(ends) - room, max(ends) + room
     ax.set(xlabel=label, ylabel=cell.ylabel, xlim=(0, None), ylim=limits)
     ax.set_title(f"{name}, {style.seeds_of(drawn)}", fontsize="small")
-    return drawn.assign(panel=name, x=cell.x)
+    return drawn.assign(panel=name, x=cell.x, y=cell.ylabel or left[id(cell)])
 
 
 def over(

@@ -89,16 +89,10 @@ def points(
 
 
 def dots(
-    panels: Mapping[str, pd.DataFrame],
-    *,
-    marks: Mapping[str, float] | None = None,
-    mark: str = "",
-    empty: str = "",
-    black: str = "",
-    counted: bool = True,
-    colours: Mapping[str, str] | None = None,
-    **labels: Any,
-) -> Drawn:
+    panels: Mapping[str, pd.DataFrame], *, marks: Mapping[str, float] | None = None,
+    mark: str = "", empty: str = "", black: str = "", counted: bool = True, run: str = "",
+    colours: Mapping[str, str] | None = None, **labels: Any,
+) -> Drawn:  # fmt: skip
     """Draw means in rows, one panel each, with their runs as strokes, or their ranges.
 
     A panel's frame has columns row, group, mean, low, high, and values if ranges are 95% intervals
@@ -107,12 +101,14 @@ def dots(
     ``empty`` is written where a panel has nothing of a row. With ``colours`` of some groups the
     others are grey, and a row's groups share one line. The floor is a thin upright line. With
     ``marks`` a panel has its own x axis, and if ``counted`` the heading counts intervals beyond.
+    ``run`` is what the legend calls a stroke, a single seed by default, or a range.
     """
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()]) if split else NO_ROWS
     rows, groups = (list(dict.fromkeys(every[c])) for c in ("row", "group"))
     looks, lines = _looks(groups, black, colours), 1 if colours else len(groups)
     shifts = (np.arange(len(groups)) - (lines - 1) / 2) * 0.75 / lines * (lines > 1)
+    seeds = "single seeds" * ("values" in every)
 
     def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
         frame, floor = parts
@@ -120,6 +116,7 @@ def dots(
             of_group = frame[frame["group"] == group]
             at = [rows.index(row) + shift for row in of_group["row"]]
             _means(ax, of_group.assign(at=at), look, group)
+        ax.plot([], [], "|" if seeds else "-", color=UNJUDGED, ms=6, label=run or seeds or None)
         _rows(ax, rows, set(rows) - set(frame["row"]), empty)
         if marks and name in marks:
             ax.axvline(marks[name], label=mark, **style.MARK)
@@ -131,7 +128,7 @@ def dots(
     wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / max(len(panels), 1)
     tall = (0.19 * lines + 0.12) * len(rows) + 1.3
     share: Style = {"sharex": True, "sharey": True, **labels}
-    if marks and "values" in every:
+    if marks and seeds:
         told = [labels.get("heading", ""), _beyond(panels, marks, mark) if counted else ""]
         share |= {"sharex": False, "heading": ", ".join(filter(None, told))}
     figure, drawn = fields(split, draw, (wide, tall), **share)

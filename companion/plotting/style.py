@@ -5,6 +5,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
 
 from companion.frames import interval, put_table
 from companion.inference import LEAST_SEEDS
@@ -42,6 +44,7 @@ BRACKETS = re.compile(r"[\[(][^\])]*[\])]")  # what stays on one line of a headi
 INTERVAL = "95% CI: "
 CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
+GAP = 2  # points between numbers on an axis, at least
 # The labels of quantities, whose axes start at 0.
 FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent|least used")
 PART = "FEDLIB_PART"
@@ -206,6 +209,7 @@ def findings(
             told, most = (here, seeds) if seeds >= most else (told, most)
     shown = [*(real or told).items()]
     each = [f"{how.rpartition(',')[0]} ({where})" for where, how in shown]  # titles have seeds
+    method, other = (CALLED if m == theme().floor else m for m in (method, other))
     line = f"{method} minus {other}: {'; '.join(each)}"
     if len(shown) < 2:
         line = "".join(f"{method} minus {other}{f' ({p})' * bool(p)}: {how}" for p, how in shown)
@@ -441,7 +445,8 @@ def _is_line(handle: Any) -> bool:
 def laid_out(figure: Figure) -> None:
     """Lay a figure out, once more if something was added to it; break what is longer than its room.
 
-    That are labels of y and titles of fields.
+    That are labels of y and titles of fields. Of numbers that run into each other some are left
+    out.
     """
     figure.set_layout_engine("constrained")
     figure.draw_without_rendering()  # as high as fields are above the legend
@@ -449,8 +454,21 @@ def laid_out(figure: Figure) -> None:
         label, high = ax.yaxis.label, float(ax.get_window_extent().height)
         _break(label, label.get_window_extent().height / high)
         _break(ax.title, ax.title.get_window_extent().width / _room(ax))
+        _thin_out(ax)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # saving and showing would lay it out again
+
+
+def _thin_out(ax: Axes) -> None:
+    """Mark fewer numbers on the axis of x where they run into each other."""
+    locator, gap = ax.xaxis.get_major_locator(), GAP * ax.figure.dpi / 72
+    if not isinstance(locator, MaxNLocator):
+        return
+    for fewer in (4, 3, 2):
+        numbers = [label.get_window_extent() for label in ax.get_xticklabels()]
+        if all(one.x1 + gap < other.x0 for one, other in pairwise(numbers)):
+            return
+        locator.set_params(nbins=fewer)
 
 
 def _break(text: Text, share: float) -> None:
@@ -493,8 +511,9 @@ def _at_ends(figure: Figure, names: Sequence[str]) -> bool:
         lines = all(c.get_linestyle() != "None" for c in curves)
         if apart < APART or not (lines and len(curves) == len(names) <= CURVES):
             return False
-    how: Style = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+    how: Style = {"textcoords": "offset points", "va": "center"}
     for c in (c for curves in ends for c in curves):
+        how["xytext"] = (4 if c.get_marker() == "None" else 8, 0)  # clear of dots
         how |= {"color": legible(c.get_color()), "fontsize": "small"}
         c.axes.annotate(c.get_label(), c.get_xydata()[-1], **how)
     return bool(ends)

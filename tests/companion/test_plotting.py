@@ -71,6 +71,12 @@ def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     assert "3 seeds" in figure.axes[0].get_title()
 
 
+def test_numbers_behind_a_grid_tell_of_which_quantity_they_are():
+    fields = [Cell("here", curve(FedMix=0.6), ylabel=y) for y in ("accuracy", "", "gain")]
+    _, frame = plotting.grid([fields[:2], fields[2:]])
+    assert [*frame["y"].unique()] == ["accuracy", "gain"] and (frame["y"] == "accuracy").sum() == 6
+
+
 def test_a_grid_without_seeds_has_one_curve_per_method():
     cell = Cell("one", curve(FedAvg=0.2, FedMix=0.6))
     for seeds, lines in ((True, 2 + 6), (False, 2)):
@@ -118,6 +124,9 @@ def test_few_curves_are_named_at_their_ends_and_show_their_seeds():
     figure, frame = plotting.curves({"here": curve(FedAvg=0.2, FedMix=0.6)}, ylabel="y")
     (ax,) = figure.axes
     assert [t.get_text() for t in ax.texts] == [FEDAVG, FEDMIX] and not figure.legends
+    dotted = plotting.over({"here": curve(FedAvg=0.2, FedMix=0.6)}, x="round")[0].axes[0]
+    radius = max(line.get_markersize() for line in dotted.lines) / 2
+    assert all(text.xyann[0] > radius + 4 for text in dotted.texts), "a name is clear of its dot"
     assert len(ax.get_lines()) == 2 + 6 and frame["low"].notna().all()  # of what is not drawn too
     figure, _ = plotting.curves({"here": curve(FedAvg=0.5)}, ylabel="y", at=[2], mark="half")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [FEDAVG, "half"]
@@ -134,6 +143,11 @@ def test_few_runs_of_a_row_are_drawn_themselves_and_clear_ones_are_counted():
     assert figure.get_suptitle().strip() == "all 2 intervals lie above none"
     assert [0.4, 0.5, 0.6, 0.1, 0.1, 0.1] in [[*line.get_xdata()] for line in figure.axes[0].lines]
     assert "values" not in drawn
+    means, strokes = ([t.get_text() for t in f.legends[0].get_texts()] for f in (
+        plotting.dots({"here": frame.drop(columns="values")}, xlabel="x")[0], figure))  # fmt: skip
+    assert means == ["ours"] and strokes == ["ours", "single seeds", "none"]
+    figure, _ = plotting.dots({"here": frame.drop(columns="values")}, run="a range", xlabel="x")
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["ours", "a range"]
 
 
 def test_a_finding_is_put_into_words_at_the_last_round():
@@ -161,6 +175,10 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     assert ends == ["-0.04", "0.0", "0.0", "-7.0"]
     plain = plotting.findings({"here": table}, "a", "b", unit="")
     assert plain == "a minus b: +0.100 [95% CI: 0.100, 0.100], 3 seeds"
+    floor = table.replace("b", theme().floor)  # has one name in heading and legend
+    assert plotting.findings({"here": floor}, "a", theme().floor).startswith(
+        f"a minus {style.CALLED}: "
+    )
     wide = [("a", 0, 0.8), ("a", 1, 0.9), ("a", 2, 1.0), *(("b", seed, 0.0) for seed in range(3))]
     ends = pd.DataFrame(wide, columns=["method", "seed", "value"])
     found = plotting.findings({"here": ends}, "a", "b", "")
@@ -302,7 +320,7 @@ def test_real_data_come_first_and_digits_last():
     assert [ax.get_ylabel() for ax in figure.axes] == ["a", "b"]
 
 
-def test_numbers_below_standings_do_not_run_into_each_other():
+def test_numbers_below_fields_do_not_run_into_each_other():
     """On MNIST, where all are close, they were one long number."""
     ends = {"FedMix, K = 2": (0.9696, 0.9822), "Biased FedAvg": (0.9695, 0.9815)}
     ends |= {"FedAvg": (0.9695, 0.981), "FedMix": (0.9629, 0.981)}
@@ -315,3 +333,8 @@ def test_numbers_below_standings_do_not_run_into_each_other():
             for ax in figure.axes:
                 labels = [t.get_window_extent() for t in ax.get_xticklabels()]
                 assert all(a.x1 + 5 < b.x0 for a, b in pairwise(labels)) and len(labels) > 2
+        gains = pd.DataFrame({"row": ["a", "b"], "group": "ours", "mean": [-0.0051, 0.006]})
+        gains = gains.assign(low=gains["mean"], high=gains["mean"])
+        ax = plotting.dots(dict.fromkeys("abc", gains), xlabel="gain")[0].axes[1]
+        labels = [t.get_window_extent() for t in ax.get_xticklabels()]
+        assert all(a.x1 + 5 < b.x0 for a, b in pairwise(labels)) and len(labels) > 1
