@@ -37,11 +37,11 @@ class Panel:
     dataset: str
     scale: str
     setting: Setting
-    frame: pd.DataFrame
+    frame: pd.DataFrame = field(repr=False)
     trained: bool
     absent: Mapping[str, str] = field(default_factory=dict)
     left: Sequence[str] = ()
-    untrained: pd.DataFrame = field(default_factory=lambda: untrained([]))
+    untrained: pd.DataFrame = field(default_factory=lambda: untrained([]), repr=False)
     rounds: int = 0
 
     @property

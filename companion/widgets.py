@@ -87,9 +87,12 @@ class Explorer(w.VBox):
         super().__init__(parts)
         self._first, self.pictures, self._start = parts[-1].value, pictures, start
 
+    def __repr__(self) -> str:
+        return STILL  # ipywidgets' own has all that controls hold, whole frames among it
+
     def _repr_mimebundle_(self, **how: Any) -> dict[str, Any]:
         """Return the live view, and what pages without a kernel show."""
-        still = {"image/png": b64encode(self._first).decode(), "text/plain": STILL}
+        still = {"image/png": b64encode(self._first).decode()}
         if self.pictures:
             still["text/html"] = moving(self.pictures, self._start)
         return {**super()._repr_mimebundle_(**how), **still}

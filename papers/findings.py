@@ -90,12 +90,17 @@ def _floor() -> Numbers:
 
 def _at_own_scale(paper: str, dataset: str) -> pd.DataFrame:
     """Return what was measured of a paper's numbers at its own scale; Missing if nothing."""
-    tables = [item for item in REGISTRY.tables if item.paper == paper]
-    rows = scorecard.numbers(replace(REGISTRY, tables=tuple(tables)))
+    rows = _numbers_of(paper)
     rows = rows[rows["scale"].eq("paper") & rows["dataset"].eq(dataset) & ~rows["repeats"]]
     if not len(rows):
         raise Missing(f"{paper} on {dataset} at its own scale")
     return rows
+
+
+@cache
+def _numbers_of(paper: str) -> pd.DataFrame:
+    tables = [item for item in REGISTRY.tables if item.paper == paper]
+    return scorecard.numbers(replace(REGISTRY, tables=tuple(tables)))
 
 
 def _own_scale() -> Numbers:

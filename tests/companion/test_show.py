@@ -220,6 +220,16 @@ def test_explorers_redraw_and_say_what_went_wrong():
     assert watch(small(2)) is not None
 
 
+def test_what_controls_hold_is_not_written_out():
+    """Menus hold panels, whose frames of a million rows took 40 s of a notebook to write out."""
+    frame = pd.DataFrame({"value": [12345.5]})
+    panel = Panel("digits", "quick", None, frame, trained=True, untrained=frame)
+    menu = w.Dropdown(options=[("one", panel), ("two", frame)])
+    box = explorer(lambda of: plt.figure(), of=menu)
+    assert "12345" not in repr(panel)
+    assert "12345" not in repr(box) + box._repr_mimebundle_()["text/plain"]
+
+
 def test_a_page_without_a_kernel_has_a_frame_for_every_value_of_one_control():
     slider = w.SelectionSlider(options=["1", "22", "</b>"], value="22", description="a")
     box = explorer(lambda of: plt.figure(figsize=(len(of), 1)), moves="of", of=slider)
