@@ -89,10 +89,17 @@ def points(
 
 
 def dots(
-    panels: Mapping[str, pd.DataFrame], *, marks: Mapping[str, float] | None = None,
-    mark: str = "", empty: str = "", black: str = "", counted: bool = True, run: str = "",
-    colours: Mapping[str, str] | None = None, **labels: Any,
-) -> Drawn:  # fmt: skip
+    panels: Mapping[str, pd.DataFrame],
+    *,
+    marks: Mapping[str, float] | None = None,
+    mark: str = "",
+    empty: str = "",
+    black: str = "",
+    counted: bool = True,
+    run: str = "",
+    colours: Mapping[str, str] | None = None,
+    **labels: Any,
+) -> Drawn:
     """Draw means in rows, one panel each, with their runs as strokes, or their ranges.
 
     A panel's frame has columns row, group, mean, low, high, and values if ranges are 95% intervals

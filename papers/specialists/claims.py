@@ -50,8 +50,9 @@ def opt_out_claims(table: pd.DataFrame) -> list[Claim]:
     return claims + _compared("001", "Fig. 6, i.i.d.", table, **iid) + floors
 
 
-def first_version_claims(table: pd.DataFrame) -> list[Claim]:
+def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
     """Test what 002 says of Table 1 and Fig. 2 and 3, on the validation data that it reports."""
-    here = at_q(table, 0.0)
-    every = [c for of in ("Table 1", "Fig. 2") for c in _compared("002", of, here, q=0.0)]
-    return every + floor_claims(here[here["metric"] == OWN], "p", ", q = 0")
+    here = at_q(table, q)
+    floors = floor_claims(here[here["metric"] == OWN], "p", f", q = {q:g}")
+    every = _compared("002", "Table 1", here, q=q) + _compared("002", "Fig. 2", here, q=q)
+    return every + floors

@@ -143,8 +143,10 @@ def test_few_runs_of_a_row_are_drawn_themselves_and_clear_ones_are_counted():
     assert figure.get_suptitle().strip() == "all 2 intervals lie above none"
     assert [0.4, 0.5, 0.6, 0.1, 0.1, 0.1] in [[*line.get_xdata()] for line in figure.axes[0].lines]
     assert "values" not in drawn
-    means, strokes = ([t.get_text() for t in f.legends[0].get_texts()] for f in (
-        plotting.dots({"here": frame.drop(columns="values")}, xlabel="x")[0], figure))  # fmt: skip
+    means, strokes = (
+        [t.get_text() for t in f.legends[0].get_texts()]
+        for f in (plotting.dots({"here": frame.drop(columns="values")}, xlabel="x")[0], figure)
+    )
     assert means == ["ours"] and strokes == ["ours", "single seeds", "none"]
     figure, _ = plotting.dots({"here": frame.drop(columns="values")}, run="a range", xlabel="x")
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["ours", "a range"]
