@@ -120,9 +120,7 @@ def dots(
     def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
         frame, floor = parts
         for (group, look), shift in zip(looks.items(), shifts, strict=True):
-            of_group = frame[frame["group"] == group]
-            at = [rows.index(row) + shift for row in of_group["row"]]
-            _means(ax, of_group.assign(at=at), look, group)
+            _means(ax, _at(frame[frame["group"] == group], rows, shift), look, group)
         ax.plot([], [], "|" if seeds else "-", color=UNJUDGED, ms=6, label=run or seeds or None)
         _rows(ax, rows, set(rows) - set(frame["row"]), empty)
         if marks and name in marks:
@@ -139,9 +137,18 @@ def dots(
         told = [labels.get("heading", ""), _beyond(panels, marks, mark) if counted else ""]
         share |= {"sharex": False, "heading": ", ".join(filter(None, told))}
     figure, drawn = fields(split, draw, (wide, tall), **share)
-    floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
-    drawn = pd.concat([drawn, *floors], ignore_index=True)
-    return figure, drawn.drop(columns="values", errors="ignore")
+    return figure, _told(drawn, {name: floor for name, (_, floor) in split.items()})
+
+
+def _told(drawn: pd.DataFrame, floors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return what is drawn, and below it the floor of each panel that has one."""
+    there = [floor.assign(panel=name) for name, floor in floors.items() if len(floor)]
+    return pd.concat([drawn, *there], ignore_index=True).drop(columns="values", errors="ignore")
+
+
+def _at(rows: pd.DataFrame, places: Sequence[str], shift: float) -> pd.DataFrame:
+    """Return rows with the height at which each is drawn, ``at``."""
+    return rows.assign(at=[places.index(row) + shift for row in rows["row"]])
 
 
 def _looks(
