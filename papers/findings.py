@@ -27,7 +27,7 @@ from companion.claims import DISCOVERY, FAILS, HOLDS, OPEN, TESTED, UNTRAINED, B
 from companion.frames import by_method
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel
-from companion.scorecard.page import AGREES, DIFFERS, OTHER, OWN, POINTS
+from companion.scorecard.page import AGREES, DIFFERS, IMPRECISE, OTHER, OWN
 from fedlib import paths
 from fedlib.runs import atomic
 from papers import comparison
@@ -62,6 +62,7 @@ clients; some sections got more seeds after a look
 ([readings](docs/READINGS.md)).
 `python -m papers.findings` writes this page, and fails if a number no longer supports its sentence.
 """
+_WORDS = {"agree": AGREES, "differ": DIFFERS, "are too imprecise to tell": IMPRECISE}
 Numbers = dict[str, object]
 Table = Callable[[Panel], pd.DataFrame]
 
@@ -145,16 +146,28 @@ def _higher() -> Numbers:
 
 def _own_network() -> Numbers:
     (departure,), methods = OWN_NETWORK, (FEDAVG, LOCAL, TUNED, MIXTURE)
-    sides = _off("fashion_mnist", departure, methods)
-    plain, theirs = (two_experts.agreeing(side, POINTS) for side in sides)
+    sides = _gaps_to_print("fashion_mnist", departure, methods)
     nearer = _nearer(*sides)
     alone = [s[s["method"].eq(LOCAL) & s["metric"].eq(two_experts.GLOBAL)] for s in sides]
     printed = alone[0].assign(value=alone[0]["value"] - alone[0]["gap"])
     tables = {"printed": printed, "alone": alone[0], "alone_released": alone[1]}
     said = {name: _ends(rows.groupby("p")["value"].mean()) for name, rows in tables.items()}
-    said |= {"agree": str(theirs), "agree_described": str(plain), "by": number(nearer, HOLDS)}
-    numbers = len(sides[1].groupby(["method", "metric", "p"]))
-    return {**said, "numbers": numbers, "methods": len(methods), **_points_off(*sides)}
+    said |= {"by": number(nearer, HOLDS), "counts_described": _counts(sides[0])}
+    said |= {"counts": _counts(sides[1]), "methods": str(len(methods))}
+    return {**said, **_mean_distances(*sides)}
+
+
+def _counts(gaps: pd.DataFrame) -> str:
+    """Return in words how many accuracies agree with print, by the rule of the scorecard."""
+    points = gaps.assign(value=100 * gaps["value"], gap=100 * gaps["gap"])
+    cells = ["method", "metric", "p"]
+    gap = points.groupby(cells, sort=False)["gap"].mean().to_numpy()
+    table = frames.bands(points, by=cells).assign(std=np.nan, why_not="")
+    table["value"] = table["mean"] - gap
+    table[["at_hand", "same"]], table[["diverged", "untrained"]] = True, False
+    verdicts = scorecard.judged(table)
+    counts = {word: int(verdicts.eq(verdict).sum()) for word, verdict in _WORDS.items()}
+    return _listed([f"{count} {word}" for word, count in counts.items() if count])
 
 
 def _ends(values: pd.Series) -> str:
@@ -272,15 +285,15 @@ def _last_client() -> Numbers:
 
 
 def _printed_fedavg() -> Numbers:
-    sides = _off("cifar10", LAST_CLIENT, [FEDAVG])
+    sides = _gaps_to_print("cifar10", LAST_CLIENT, [FEDAVG])
     nearer = _nearer(*sides)
     word = {HOLDS: "the latter is nearer", FAILS: "the former is nearer", OPEN: "neither is nearer"}
     rest = ", which would explain a part of the difference" if nearer.verdict == HOLDS else ""
     said = {"which": word[nearer.verdict] + rest, "by": number(nearer, *TESTED)}
-    return {**said, **_points_off(*sides)}
+    return {**said, **_mean_distances(*sides)}
 
 
-def _off(dataset: str, departure: str, methods: Sequence[str]) -> list[pd.DataFrame]:
+def _gaps_to_print(dataset: str, departure: str, methods: Sequence[str]) -> list[pd.DataFrame]:
     """Return by how much accuracies differ from published ones, as described and as released."""
     _, released, plain = _released(dataset, departure, "paper")
     known = two_experts.printed("001", dataset)
@@ -289,11 +302,11 @@ def _off(dataset: str, departure: str, methods: Sequence[str]) -> list[pd.DataFr
 
 
 def _nearer(described: pd.DataFrame, released: pd.DataFrame) -> Claim:
-    theirs, ours = map(two_experts.distances, (described, released))
-    return judge("What was released is nearer", "", theirs, ours)
+    far, near = map(two_experts.distances, (described, released))
+    return judge("What was released is nearer", "", far, near)
 
 
-def _points_off(described: pd.DataFrame, released: pd.DataFrame) -> Numbers:
+def _mean_distances(described: pd.DataFrame, released: pd.DataFrame) -> Numbers:
     """Return how far accuracies are from the published ones, and over which p that is a mean."""
     sides = {"described": described, "released": released}
     off = {

@@ -82,10 +82,11 @@ def grid(rows: Sequence[Sequence[Cell]], *, seeds: bool = True, **labels: Any) -
     seeds, may lie outside.
     """
     wide, rows = max(map(len, rows)), [_real_first(row) for row in rows]
-    every = [c for r in rows for c in [*r, *[None] * wide][:wide]]
-    cells = [(c.title if c else "", c) for c in every]
-    size, left = (2.75 + 0.4 / wide, 2.2), {id(c): row[0].ylabel for row in rows for c in row}
-    draw = partial(_cell, seeds=seeds, left=left)
+    cells: list[tuple[str, tuple[Cell, str] | None]] = []
+    for row in rows:  # a field whose label of y is empty has the one at the left of its row
+        cells += [(c.title, (c, c.ylabel or row[0].ylabel)) for c in row]
+        cells += [("", None)] * (wide - len(row))
+    size, draw = (2.75 + 0.4 / wide, 2.2), partial(_cell, seeds=seeds)
     return fields(cells, draw, size, columns=wide, least=5.2, room=0.8, **labels)
 
 
@@ -96,11 +97,9 @@ def _real_first(row: Sequence[Cell]) -> list[Cell]:
     return [cell._replace(ylabel=at.ylabel) for cell, at in zip(moved, row, strict=True)]
 
 
-def _cell(ax: Axes, name: str, cell: Cell, *, seeds: bool, left: Mapping[int, str]) -> pd.DataFrame:
-    """Draw one field; return what is drawn: mean and interval by method and round, of which y.
-
-    That is the field's label, or the one at the ``left`` of its row.
-    """
+def _cell(ax: Axes, name: str, field: tuple[Cell, str], *, seeds: bool) -> pd.DataFrame:
+    """Draw one field; return what is drawn: mean and interval by method and round, of which y."""
+    cell, y = field
     curve, floor = style.parted(cell.curve)
     drawn = bands(style.ordered(curve))
     scale, label = 1.0, ROUNDS
@@ -123,7 +122,7 @@ def _cell(ax: Axes, name: str, cell: Cell, *, seeds: bool, left: Mapping[int, st
     limits = min(ends) - room, max(ends) + room
     ax.set(xlabel=label, ylabel=cell.ylabel, xlim=(0, None), ylim=limits)
     ax.set_title(f"{name}, {style.seeds_of(drawn)}", fontsize="small")
-    return drawn.assign(panel=name, x=cell.x, y=cell.ylabel or left[id(cell)])
+    return drawn.assign(panel=name, x=cell.x, y=y)
 
 
 def over(

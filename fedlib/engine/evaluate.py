@@ -226,7 +226,8 @@ def _logp(algorithm: Algorithm, net: Net, params: Params, ctx: Params, batch: Ba
 def _require_log_probs(algorithm: Algorithm, logp: Tensor) -> None:
     """ValueError for logits ``[..., classes]``: what is measured as nll would be another number.
 
-    Also right is p itself, which ``LeNet`` says for ``output`` "softmax"; nan tells nothing.
+    A network whose softmax stands where its logarithm should, as in released code, returns p
+    itself: that is let through. So is nan, of a run that diverged.
     """
     off = [(total - 1).abs().nan_to_num().max() for total in (logp.exp().sum(-1), logp.sum(-1))]
     if min(off) > 0.01:

@@ -1,6 +1,6 @@
 """What runs of 001 and 002 logged, as the frames behind their tables and figures."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -85,12 +85,6 @@ def distances(gaps: pd.DataFrame) -> dict[int, float]:
     return frames.by_seed(gaps.assign(off=gaps["gap"].abs()), "off")
 
 
-def agreeing(gaps: pd.DataFrame, points: float) -> int:
-    """Return how many accuracies are within so many points of the published ones in the mean."""
-    off = gaps.groupby(["method", "metric", "p"])["gap"].mean().abs()
-    return int(off.le(points / 100).sum())
-
-
 def of_fedavg(table: pd.DataFrame, metric: str, over: str) -> pd.DataFrame:
     """Return every method's score divided by FedAvg's at the same ``over`` and seed (Fig. 4 and 5).
 
@@ -146,24 +140,22 @@ def moved(released: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
     return groups["value"].mean().reset_index()
 
 
-def by_way(
-    released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame, metric: str
-) -> pd.DataFrame:
+def by_way(released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
     """Return scores as published, as described, and with departures of the released code.
 
-    Columns method, p, way, seed and value, of those methods and p that departures change.
+    Columns method, metric, p, way, seed and value, of those methods and p that departures change.
     """
     changed = released.rename(columns={"departure": "way"})
     parts = [printed.assign(way="published"), plain.assign(way="as described"), changed]
     table = pd.concat(parts, ignore_index=True)
-    table = table[(table["metric"] == metric) & table["p"].isin(released["p"])]
-    return table[table["method"].isin(changed["method"])][["method", "p", "way", "seed", "value"]]
+    table = table[table["method"].isin(changed["method"]) & table["p"].isin(changed["p"])]
+    return table[["method", "metric", "p", "way", "seed", "value"]]
 
 
 def explained(table: pd.DataFrame) -> pd.DataFrame:
     """Return Table 1 by way, one row by p and method; means over seeds, empty where there is none.
 
-    ``table`` is that of ``by_way``.
+    ``table`` is that of ``by_way``, of one metric.
     """
     wide = table.pivot_table("value", ["p", "method"], "way", sort=False)
     ways = table["way"].unique()
@@ -171,7 +163,10 @@ def explained(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def way_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return what ``plotting.dots`` draws of ``by_way``: a row by method and p, a group by way."""
+    """Return what ``plotting.dots`` draws of ``by_way``, of one metric.
+
+    A row by method and p, a group by way.
+    """
     drawn = frames.bands(table, by=("method", "p", "way"), each=True)
     row = drawn["method"] + ", p = " + drawn["p"].map("{:g}".format)
     drawn = drawn.assign(row=row, group=drawn["way"])
@@ -180,16 +175,14 @@ def way_rows(table: pd.DataFrame) -> pd.DataFrame:
     return drawn[["row", "group", "mean", "low", "high", "seeds", "values"]]
 
 
-def told_distances(tables: Iterable[pd.DataFrame]) -> str:
-    """Return in words how far scores by way are from the published ones, mean over all of them."""
-    on, parts = ["method", "p"], []
-    for table in tables:
-        known = table[table["way"].eq("published")].set_index(on)["value"].rename("theirs")
-        both = table[table["way"].ne("published")].join(known, on=on)
-        parts.append(both.assign(off=(both["value"] - both["theirs"]).abs()))
-    off = 100 * pd.concat(parts).groupby("way", sort=False)["off"].mean()
-    ways = ", ".join(f"{way} {points:.1f}" for way, points in off.items())
-    return f"mean distance from the published numbers, in points: {ways}"
+def distance_by_way(table: pd.DataFrame) -> str:
+    """Return how far scores by way are from the published ones, in the mean, as a heading."""
+    known = table[table["way"].eq("published")]
+    others = [way for way in table["way"].unique().tolist() if way != "published"]
+    off = [gaps(table[table["way"].eq(way)], known, [*table["method"]])["gap"] for way in others]
+    each = zip(others, off, strict=True)
+    told = ", ".join(f"{way} {100 * gap.abs().mean():.1f}" for way, gap in each)
+    return f"mean distance from the published numbers, in points: {told}"
 
 
 def at_q(table: pd.DataFrame, q: float) -> pd.DataFrame:
