@@ -19,6 +19,7 @@ from fedlib import processor
 from fedlib.engine import evaluate_global
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, LeNet, Net
+from fedlib.values import ALLOWED
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the network
 os.environ["MPLBACKEND"] = "agg"  # or opens a window
@@ -27,6 +28,15 @@ torch.set_num_threads(1)
 # No test asserts a time, so that a slow machine fails none.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True)
+def _own_names():
+    """What a test names in its own Python is allowed in texts of no other test."""
+    before = {*ALLOWED}
+    yield
+    ALLOWED.clear()
+    ALLOWED.update(before)
 
 
 @pytest.fixture(autouse=True)

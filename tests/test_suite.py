@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedlib.models import Module
+from fedlib.values import from_code
+
 CONFIGURATION = Path(__file__).resolve().parent.parent / "pyproject.toml"
 # Each breaks off its process: by a signal, as a kernel of torch may, or by never ending.
 BREAKING = {"dies": "import os\n\ndef test_dies():\n    os.kill(os.getpid(), 11)\n"}
@@ -24,3 +27,11 @@ def test_a_worker_that_breaks_off_ends_the_suite_with_its_tests_name(name, tmp_p
     assert ended.returncode == 1
     assert f"test_{name}.py::test_{name}" in ended.stdout.partition("short test summary")[2]
     assert f"line 4 in test_{name}" in ended.stderr, "where it was"
+
+
+@pytest.mark.parametrize("test", ["first", "second"])
+def test_what_a_test_names_is_not_allowed_in_the_next(test):
+    """With one worker the test of attacks came after one that had named `builtins:dict`."""
+    with pytest.raises(ValueError, match="may not name"):
+        from_code("Module('builtins:eval')")
+    Module("builtins:dict")
