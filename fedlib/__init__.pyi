@@ -79,6 +79,7 @@ from fedlib.partition import Pachinko as Pachinko
 from fedlib.partition import QuantitySkew as QuantitySkew
 from fedlib.partition import Rotated as Rotated
 from fedlib.partition import Shards as Shards
+from fedlib.runs import CohortEarlyStop as CohortEarlyStop
 from fedlib.runs import Experiment as Experiment
 from fedlib.runs import Moment as Moment
 from fedlib.runs import Result as Result

@@ -60,8 +60,9 @@ class LeNet(Family):
     ``fedmix_lenet5`` is the variant whose widths explain the FedMix paper. ``response_norm`` is the
     window of the local response normalisation after the first pooling and before every later one,
     as in IFCA's network for Rotated CIFAR-10; 0 is none. In training ``dropout`` is the share of
-    the units of every hidden layer that is dropped, ``channel_dropout`` that of the channels after
-    the last convolution (003, Table 1 and its gate). ``output`` "softmax" is a mistake of 001's
+    the units of every hidden layer that is dropped, or with ``dropout_in`` "first" of the first one
+    alone (001's released code); ``channel_dropout`` is that of the channels after the last
+    convolution (003, Table 1 and its gate). ``output`` "softmax" is a mistake of 001's
     released code: what is trained, mixed and judged as log p is p itself, so that the loss is
     -p(y). ``FedAvg``, ``Local``, ``Mixture`` and ``IFCA``'s models read it, others do not.
 
@@ -79,6 +80,7 @@ class LeNet(Family):
     dropout: Annotated[float, "[0, 1)"] = 0.0
     channel_dropout: Annotated[float, "[0, 1)"] = 0.0
     output: Annotated[str, ("log-softmax", "softmax")] = "log-softmax"
+    dropout_in: Annotated[str, ("every", "first")] = "every"
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return convolutions, pooling and hidden layers; see ``Family``."""
@@ -97,8 +99,10 @@ class LeNet(Family):
             depth = out
         if self.channel_dropout:
             layers.append(nn.Dropout2d(self.channel_dropout))
-        layers += [nn.Flatten(), *dense(height * width * depth, self.hidden, self.dropout)]
-        return nn.Sequential(*layers), self.hidden[-1]
+        hidden = dense(height * width * depth, self.hidden, self.dropout)
+        if self.dropout_in == "first":  # each hidden layer is Linear, ReLU and Dropout
+            hidden = [m for i, m in enumerate(hidden) if i < 3 or not isinstance(m, nn.Dropout)]
+        return nn.Sequential(*layers, nn.Flatten(), *hidden), self.hidden[-1]
 
 
 def fedmix_lenet5(width: int = 32) -> LeNet:

@@ -22,7 +22,7 @@ from fedlib.algorithms import FedAvg
 from fedlib.algorithms.local import SecondStage
 from fedlib.cores import all_cores, interrupts_later
 from fedlib.engine import Report, State, TrainingDiverged, play_round
-from fedlib.engine.evaluate import encode, evaluate, evaluate_everywhere, evaluate_global
+from fedlib.engine.evaluate import Scores, encode, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.engine.protocol import eval_view, train_view
 from fedlib.engine.rounds import SPLITS
 from fedlib.federation import Federation
@@ -37,10 +37,12 @@ from fedlib.values import shown
 
 CHECKPOINT_SECONDS = 60.0
 OF_THE_END = ("everywhere_accuracy", "kept_round")  # what only the last round of a run logs
+COHORT_NLL = "cohort_validation_nll"  # what `CohortEarlyStop` judges a round by
 SCORED = ("validation", "test", "balanced", "balanced_validation")
 LOGGED = {  # what no algorithm may log besides
     "train_loss", "bytes_down", "bytes_up", "divergence", "examples", "opted_in", "global_accuracy",
-    "client_bytes_down", "client_bytes_up", "label_share", "label_set_from_phi", *OF_THE_END,
+    "client_bytes_down", "client_bytes_up", "label_share", "label_set_from_phi",
+    COHORT_NLL, *OF_THE_END,
     *(f"labels_from_{part}" for part in ("bias", "weights", "q", "phi", "phi_cohort")),
     *(f"adapted_{part}_accuracy" for part in SPLITS),
     *(f"{part}_{of}" for part in SCORED for of in ("accuracy", "nll", "gate")),
@@ -259,6 +261,8 @@ def _played(experiment: Experiment, how: How) -> Iterator[tuple[Training, Report
     for state, completed, report in rounds(experiment, training.fed, first, 0, how.chunk):
         training.log_round(state, completed, report)
         yield training, report
+        if training.finished:
+            return
 
 
 def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> State:
@@ -321,6 +325,7 @@ class Training:
         self._earlier = list[dict[str, Any]]()
         self._best: State | None = None
         self._rivals = self.log.table()  # the rows that decide which round is the best so far
+        self._checks: dict[int, float] = {}  # by round, what early stopping judges it by
         self._following: dict[str, Any] = {}  # what is told of the stages before
         self._since = provenance.clock()
 
@@ -341,12 +346,13 @@ class Training:
                 every = rounds(e, self.fed, first, self.start, self.how.chunk)
                 for state, completed, report in every:
                     loss = self.log_round(state, completed, report)
-                    if 0 < completed < e.rounds and time.monotonic() - saved > interval:
+                    waited = time.monotonic() - saved
+                    if completed and not self.finished and waited > interval:
                         self.save()
                         saved = time.monotonic()
                     if report is not None:
                         tell(completed, e.rounds, loss)
-                    if self._stops(report):
+                    if self._stops(report) or self.finished:
                         break
                     if interrupted():
                         if completed:
@@ -360,7 +366,7 @@ class Training:
                 raise self._diverged(error) from error
         self.save()
         made = provenance.of_run(self.fed, self.segments(), self.state, self.ending)
-        if self.completed < e.rounds:
+        if not self.finished:
             return Result(e, self.log.table(), made, e)
         self.folder.write_record(store.PROVENANCE, made)
         return None
@@ -370,6 +376,9 @@ class Training:
         self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
         self._best = moved(kept.best, self.fed) if kept.best else None
         self._rivals = self.log.table()
+        checked = kept.metrics.filter(pc.field("metric") == COHORT_NLL)
+        at, nll = checked["round"].to_pylist(), checked["value"].to_numpy().tolist()
+        self._checks = dict(zip(at, nll, strict=True))
         self.state, self.completed = moved(kept.state, self.fed), kept.completed
         return self.state
 
@@ -434,7 +443,7 @@ class Training:
         for metric, values in on_host(told).items():
             self.log.array(completed, metric, values)
         if scored:
-            self._assess(assigned, completed)
+            self._assess(assigned, completed, report)
             self._choose(state, completed)
         self.state, self.completed = state, completed
         return loss
@@ -454,7 +463,7 @@ class Training:
     def save(self) -> None:
         """Store the last round; at the end the state that the run is to end with."""
         best, last = self._best, None
-        if self.completed == self.experiment.rounds and best is not None:
+        if self.finished and best is not None:
             best, last = None, self.state
         told = self.log.table(), self.fed.source, self.segments()
         self.folder.checkpoint(Checkpoint(self.ending, self.completed, *told, best, last))
@@ -462,8 +471,17 @@ class Training:
     @property
     def ending(self) -> State:
         """The last state, or after the last round the one that the run is to end with."""
-        last = self.completed == self.experiment.rounds
-        return self._best if last and self._best is not None else self.state
+        return self._best if self.finished and self._best is not None else self.state
+
+    @property
+    def finished(self) -> bool:
+        """Whether no round is left: all are played, or early stopping has ended the run."""
+        return self._ends(self.completed)
+
+    def _ends(self, completed: int) -> bool:
+        stop = self.experiment.stop
+        early = stop is not None and stop.best(self._checks)[1]
+        return completed == self.experiment.rounds or early
 
     def _diverged(self, error: TrainingDiverged) -> RunDiverged:
         """Store the metrics, and the failure after them; return the error to raise."""
@@ -489,7 +507,7 @@ class Training:
         # Only what began the run has seen the stages before.
         return [*self._earlier, now | self._following]
 
-    def _assess(self, state: State, completed: int) -> None:
+    def _assess(self, state: State, completed: int, report: Report | None) -> None:
         """Score every client on validation and test data, and the federation on all test data.
 
         After the last round every client also on at most ``costs.MOST`` examples of all test data.
@@ -498,10 +516,12 @@ class Training:
         judged = algorithm.assign_models(eval_view(algorithm, fed), state, for_selection=True)
         held = evaluate(fed, algorithm, judged, fed.validation)
         log.scores(completed, "validation", fed.ids, held)
+        if self.experiment.stop is not None and report is not None:
+            self._check(held, completed, report)
         test = encode(fed, algorithm, state, fed.test, everything=True)
         log.scores(completed, "test", fed.ids, evaluate(fed, algorithm, state, fed.test, test))
         log.add(completed, "global_accuracy", evaluate_global(fed, algorithm, state, test))
-        if completed == self.experiment.rounds:
+        if self._ends(completed):
             everywhere = evaluate_everywhere(fed, algorithm, state, test)
             log.clients(completed, "everywhere_accuracy", fed.ids, everywhere)
         if fed.balanced is not None:
@@ -509,24 +529,54 @@ class Training:
             name = "balanced" if on_test else "balanced_validation"
             log.scores(completed, name, fed.ids, evaluate(fed, algorithm, state, fed.balanced))
 
+    def _check(self, held: Scores, completed: int, report: Report) -> None:
+        """Log what early stopping judges a round by: the mean validation nll of its cohort."""
+        assert self.experiment.stop is not None
+        if self.experiment.stop.before_update:
+            fed, algorithm = self.fed, self.experiment.algorithm
+            if self.state.local:
+                kept = ", ".join(self.state.local)
+                why = f"clients have already trained what they keep: {kept}"
+                raise ValueError(f"before_update judges what a round began with, but {why}")
+            judged = algorithm.assign_models(
+                eval_view(algorithm, fed), self.state, for_selection=True
+            )
+            held = evaluate(fed, algorithm, judged, fed.validation)
+        known = held.nll[report.rows]
+        known = known[~np.isnan(known)]
+        self._checks[completed] = float(known.mean()) if len(known) else float("nan")
+        self.log.add(completed, COHORT_NLL, self._checks[completed])
+
     def _choose(self, state: State, completed: int) -> None:
         """Keep a copy of the state if it is the best so far, where that is asked for."""
-        if self.experiment.keep == "best":
-            some = self.seen.ids[np.flatnonzero(self.seen.validation.sizes)]
+        e, now = self.experiment, self._rivals
+        some = self.seen.ids[np.flatnonzero(self.seen.validation.sizes)]
+        if e.keep == "last" and e.stop is None:
+            return
+        if not len(some):
+            raise ValueError("no validation examples: the best round cannot be told, nor a stop")
+        if not completed and e.keep != "best":
+            return
+        if e.stop is not None:
+            at = e.stop.best(self._checks)[0]
+        else:
             now = self.log.table(completed)
-            at = best_of(pa.concat_tables([self._rivals, now]), some)
-            if at == completed:
-                self._rivals = now
-                self._best = State.from_flat({n: t.clone() for n, t in state.flat().items()})
-            if completed == self.experiment.rounds:
-                self.log.add(completed, "kept_round", at)
+            at = best_of(pa.concat_tables([self._rivals, now]), some, int(e.keep != "best"))
+        if at == completed:
+            self._rivals = now
+            self._best = State.from_flat({n: t.clone() for n, t in state.flat().items()})
+        if self._ends(completed):
+            self.log.add(completed, "kept_round", at)
 
 
 def _shorter(experiment: Experiment, source: str) -> Checkpoint | None:
     """Return the end of the longest stored run with fewer rounds, as it stands in this one.
 
     None where there is none on the same data from which this one could go on with the same bits.
+    A run that may stop early goes on from none.
     """
+    if experiment.stop is not None:
+        return None
     spec, stored = spec_of(experiment), {home.name for home in paths.runs().glob("*")}
     fewer = range(experiment.rounds - 1, 0, -1)
     # An experiment's own key asks for its code and data each time.
@@ -548,7 +598,7 @@ def _lengthened(kept: Checkpoint, less: Experiment, more: Experiment) -> Checkpo
     again, and a best state that only the shorter run could keep is of no use.
     """
     at, metrics, best = less.rounds, kept.metrics, None
-    if more.keep == "best":
+    if more.keep != "last":
         rows = metrics.filter(pc.field("metric") == "kept_round")
         if kept.last is None or not more.evaluates(int(rows["value"][0].as_py())):
             return None
@@ -564,12 +614,12 @@ def _lengthened(kept: Checkpoint, less: Experiment, more: Experiment) -> Checkpo
     return kept._replace(state=kept.last or kept.state, metrics=metrics, best=best, last=None)
 
 
-def best_of(metrics: pa.Table, members: np.ndarray) -> int:
-    """Return the first round with the least mean validation nll over some clients."""
+def best_of(metrics: pa.Table, members: np.ndarray, since: int = 0) -> int:
+    """Return the first round, from ``since`` on, with the least mean validation nll of clients."""
     theirs = pc.field("client").isin(pa.array(members, pa.int32()))
     rows = metrics.filter((pc.field("metric") == "validation_nll") & theirs)
     means = rows.group_by("round", use_threads=False).aggregate([("value", "mean")])
-    means = means.filter(pc.field("value_mean").is_valid())
+    means = means.filter(pc.field("value_mean").is_valid() & (pc.field("round") >= since))
     if not len(means):
         raise ValueError("no validation examples: the best round cannot be told; use keep='last'")
     order = [("value_mean", "ascending"), ("round", "ascending")]

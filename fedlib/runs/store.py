@@ -142,7 +142,7 @@ class RunFolder:
                 if exported := place.is_file():
                     metrics = exported_metrics(place, self.experiment.key)
                 else:
-                    metrics = read_metrics(place, self.experiment.rounds)
+                    metrics = read_metrics(place, self.experiment.fewest_rounds)
                 return Result(self.experiment, metrics, made, self.experiment.pinned())
             except Damaged as error:
                 if exported:
@@ -271,7 +271,7 @@ class RunFolder:
                 if (home / name).exists():
                     self._require_same(home / name, read_json(home / name), spec)
             self.failure()
-            kept, rounds = self.restore(), self.experiment.rounds
+            kept, rounds = self.restore(), self.experiment.fewest_rounds
             if (home / PROVENANCE).exists() and (kept is None or kept.completed < rounds):
                 raise Damaged(f"{home} has lost its last state")
         except Damaged as error:

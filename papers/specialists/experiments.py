@@ -12,7 +12,7 @@ from fedlib.algorithms import CommonestLabel, FedAvg, LastClient, Local, Mixture
 from fedlib.models import MLP, Family, LeNet
 from fedlib.optim import adam
 from fedlib.partition import ClientSubset, Dirichlet, OptOut
-from fedlib.runs import Experiment
+from fedlib.runs import CohortEarlyStop, Experiment
 from fedlib.values import value
 from papers import scaled as common
 
@@ -26,7 +26,8 @@ class Stages(common.AtHome):
     evaluates 20 clients. ``balanced`` examples of all classes alike are the global test. The
     methods are compared at the majority fractions ``ps``, with opt-out fractions ``qs`` at
     ``opted_ps``, at Dirichlet ``alphas``, and FedAvg at ``rates`` at ``swept_ps``; at
-    ``released_ps`` as the code does it.
+    ``released_ps`` as the code does it. ``select`` is how FedAvg's state is selected, and
+    ``cohort_stop`` its early stopping, which selects by itself.
     """
 
     _: KW_ONLY
@@ -40,6 +41,8 @@ class Stages(common.AtHome):
     swept_ps: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
     released_ps: tuple[float, ...] = ()
+    select: str = "best"
+    cohort_stop: CohortEarlyStop | None = None
 
     def opted(self, q: float) -> Self:
         """Return the setting where the fraction q of the clients opts out.
@@ -67,13 +70,22 @@ DEPARTURES: dict[str, dict[str, Any]] = {
 # logarithm should: the loss is -p(y), and the log pool mixes probabilities.
 OWN_NETWORK = {"own network": {"net": LeNet((6, 12), (84, 42), output="softmax")}}
 EVERYTHING = "as released"
+AS_PRINTED = "as printed"
+# The early stopping of FedAvg that 001 states (sec. 5), with the patience of its released code,
+# which checks every 40 rounds the model before the round's update.
+PRINTED_STOP = CohortEarlyStop(patience=5)
+RELEASED_STOP = CohortEarlyStop(patience=5, before_update=True)
+RELEASED_EVERY = 40
+RELEASED_DROPOUT = LeNet(dropout=0.5, dropout_in="first")
 
 
 def generalist(setting: Stages, kind: type[FedAvg] = FedAvg) -> Experiment:
     """Return step 1: the federation's model, the best on its members' validation examples."""
     algorithm = kind(client=adam(setting.federated), **setting.local_round)
     here = replace(setting, task=replace(setting.task, balanced=setting.balanced))
-    return federated(here, algorithm, keep="best")
+    if setting.cohort_stop is not None:
+        return federated(here, algorithm, stop=setting.cohort_stop)
+    return federated(here, algorithm, keep=setting.select)
 
 
 def at_home(setting: Stages, algorithm: FedAvg, after: Experiment | None = None) -> Experiment:
@@ -187,6 +199,28 @@ def _as_released(setting: Stages, dataset: str) -> list[Run]:
     return runs
 
 
+def _as_printed(setting: Stages, dataset: str) -> list[Run]:
+    """Return 001's methods with the early stopping of FedAvg that it states (sec. 5).
+
+    And at ``released_ps`` with fine-tuning at the rate of the released code alone, and with all
+    that this code does otherwise, its own stop among it.
+    """
+    printed = replace(setting, cohort_stop=PRINTED_STOP)
+    released = replace(setting, cohort_stop=RELEASED_STOP, evaluate_every=RELEASED_EVERY)
+    own = OWN_NETWORK["own network"] if dataset == "fashion_mnist" else {"net": RELEASED_DROPOUT}
+    every = {name: value for change in DEPARTURES.values() for name, value in change.items()}
+    faster = "fine-tuning at 5x the rate"
+    runs: list[Run] = []
+    for p in setting.ps:
+        runs += placed(steps(printed.at(p)), p=p, departure=AS_PRINTED)
+    for p in setting.released_ps:
+        tuned = steps(printed.at(p), **DEPARTURES[faster])
+        del tuned[common.FEDAVG]  # the one as printed
+        runs += placed(tuned, p=p, departure=faster)
+        runs += placed(steps(released.at(p), **{**every, **own}), p=p, departure=EVERYTHING)
+    return runs
+
+
 def _first_version(setting: Stages, dataset: str) -> list[Run]:
     """Return 002's methods: specialists from scratch, and the global expert trained as well."""
     runs = _without_federation(setting, setting.opted_ps)
@@ -207,5 +241,7 @@ RATE_SWEEP = section("specialists_rates", _by_rate)
 DIRICHLET = section("specialists_dirichlet", _by_alpha)
 ARCHITECTURES = section("architectures", _architectures)
 AS_RELEASED = section("as_released", _as_released, common.BOTH)
-OPT_OUT = section("opt_out", _opting_out)
+PRINTED = section("as_printed", _as_printed, common.BOTH[1:])
+OPT_OUT = section("opt_out", _opting_out, common.BOTH)
 FIRST_VERSION = section("first_version", _first_version, common.BOTH)
+FIRST_OPTED = section("first_version_opted", _first_version, common.BOTH[1:])

@@ -15,6 +15,7 @@ from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 
 from fedlib import (
     MLP,
+    CohortEarlyStop,
     Dirichlet,
     LocalHoldout,
     OptOut,
@@ -337,6 +338,8 @@ def test_what_a_run_logs_by_itself_is_no_name_for_an_algorithm():
     for split in ("test", "validation"):
         asked = Experiment(replace(some, balanced_on=split), FedMix(experts=2), **how)
         logged = logged.union(*(moment.metrics for moment in simulate(asked)))
+    stopping = replace(asked, keep="last", evaluate_every=1, stop=CohortEarlyStop())
+    logged = logged.union(*(moment.metrics for moment in simulate(stopping)))
     assert logged - {"q", "q_entropy", "q_marginal_entropy"} == LOGGED
 
 
