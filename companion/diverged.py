@@ -12,7 +12,7 @@ from companion.frames import put_table, read_table
 from companion.sections import Run, Section
 from fedlib import paths, runs
 from fedlib.runs import Experiment, find
-from fedlib.runs.provenance import DIRTY
+from fedlib.runs.provenance import committed
 
 COLUMNS = ["key", "run", "rounds"]
 DIVERGED = "diverged"  # why a method is absent from a panel
@@ -45,7 +45,7 @@ def lost(section: Section, scale: str, dataset: str) -> list[tuple[Run, int]]:
 def _round(one: Experiment, known: pd.Series) -> int:
     """Return after how many rounds a stage diverged, -1 if it did not."""
     failure = runs.diverged(one)
-    counts = failure is not None and not failure.commit.endswith(DIRTY)
+    counts = failure is not None and committed(failure.commit)
     after = failure.round if failure and counts else int(known.get(one.key, -1))
     return -1 if after >= 0 and find(one) else after
 

@@ -18,7 +18,7 @@ from companion.sections import SCALES, Block, Registry, Run
 from fedlib import paths
 from fedlib.optim import Optimizer
 from fedlib.runs import Experiment, find, provenance
-from fedlib.runs.provenance import DIRTY, commit
+from fedlib.runs.provenance import commit, committed
 from fedlib.runs.store import RunFolder
 from fedlib.runs.sweep import train_missing
 from fedlib.values import UnknownName, one_of
@@ -163,10 +163,11 @@ def campaign(
         print(sums.to_string(float_format="{:.2f}".format))
     if plan or not missing:
         return
-    if (blocks or scale != "quick") and commit().endswith(DIRTY):
+    if (blocks or scale != "quick") and not committed(commit()):
         raise ValueError(
-            f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): what it trains "
-            "could never be exported. Commit them, or train from a checkout of its own."
+            f"{paths.ROOT} has uncommitted changes in fedlib/, or git does not answer (commit "
+            f"{commit()}): what it trains could never be exported. Commit them, have `git status` "
+            "work there, or train from a checkout of its own."
         )
     try:
         train_missing([p.experiment for p in missing], workers=workers, **how)

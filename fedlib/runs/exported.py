@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from fedlib import paths
 from fedlib.runs import atomic
-from fedlib.runs.provenance import dirty
+from fedlib.runs.provenance import UNKNOWN, dirty
 from fedlib.runs.spec import COLUMNS, SCHEMA, Experiment, Result, experiment_of, spec_of, tidy
 
 WHAT = "exported result of fedlib"
@@ -36,7 +36,7 @@ def export(results: Iterable[Result], name: str) -> Path:
     """Write results as ``results/<name>.parquet``, in place of what it held; none delete it.
 
     The same results give the same bytes, in whatever order they come. ValueError for what
-    uncommitted code has trained; nothing is written then.
+    uncommitted code, or code of an unknown commit, has trained; nothing is written then.
     """
     runs = {r.experiment.key: r for r in results}
     target = paths.results() / f"{name}.parquet"
@@ -60,10 +60,13 @@ def writing() -> Iterator[None]:
 
 
 def refusal(results: Sequence[Result]) -> str:
-    """Return why runs that come from uncommitted code are not exported, which, and what to do."""
+    """Return why runs that no commit stands for are not exported, which, and what to do."""
     lines = [f"  {r.experiment.key}: {r.experiment}\n" for r in results[:MOST_NAMED]]
-    why = "they, or stages before them, were trained by uncommitted code"
+    of = ", ".join(sorted({c for r in results for c in dirty(r.provenance)}))
+    why = f"they, or stages before them, were trained by uncommitted code (commit {of})"
     now = f"Commit it, move these runs out of {paths.runs()}, and train them again."
+    if UNKNOWN in of.split(", "):
+        now = f"It is unknown where git refuses or is missing, and of an installed copy. {now}"
     return f"{len(results)} runs are not exported: {why}:\n{''.join(lines)}{now}"
 
 

@@ -1,10 +1,12 @@
 """Where and with what a run was made."""
 
 import hashlib
+import multiprocessing
 import os
 import platform
 import subprocess
 import time
+import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import version
@@ -19,7 +21,8 @@ from fedlib.engine import State
 from fedlib.engine.costs import chunk_of, numbers
 from fedlib.federation import Federation
 
-DIRTY = "-dirty"
+DIRTY, UNKNOWN = "-dirty", "unknown"
+ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # of the repository whose hook runs us
 CPUS = {"x86_64", "AMD64", "aarch64", "arm64"}  # what ``device`` is where no GPU has trained
 
 
@@ -107,10 +110,15 @@ def following(earlier: Iterable[tuple[str, Mapping[str, Any], State]]) -> dict[s
 def dirty(made: Mapping[str, Any]) -> list[str]:
     """Return the commits of a run, and of the stages that it builds on, that do not hold the code.
 
-    They are those of a checkout with uncommitted changes.
+    They are those of a checkout with uncommitted changes, and "unknown".
     """
     commits = _commits(made).union(*_of_stages(made, "stages").values())
-    return sorted(c for c in commits if c.endswith(DIRTY))
+    return sorted(c for c in commits if not committed(c))
+
+
+def committed(commit: str) -> bool:
+    """Return whether a commit is known, and held the code as it ran."""
+    return commit != UNKNOWN and not commit.endswith(DIRTY)
 
 
 def _commits(made: Mapping[str, Any]) -> set[str]:
@@ -128,20 +136,31 @@ def commit() -> str:
     """Return the commit as it was when this process imported the library: the code that it runs.
 
     It ends with "-dirty" if files of the package are changed or new; other files, results for one,
-    may differ. An installed copy is of no commit, whatever checkout it lies in or is asked from.
+    may differ. An installed copy is of no commit, whatever checkout it lies in or is asked from. It
+    is "unknown" also where git cannot be asked, or refuses; a checkout then says why.
     """
-    name = _git("describe", "--always", "--abbrev=12") if paths.IN_CHECKOUT else ""
-    if not name:
-        return "unknown"
-    return name + (DIRTY if _git("status", "--porcelain", "--", "fedlib") else "")
+    if not paths.IN_CHECKOUT:
+        return UNKNOWN
+    try:
+        _git("ls-files", "--error-unmatch", "--", "fedlib")  # what it lies in may be of others
+        name = _git("describe", "--always", "--abbrev=12")
+        changes = _git("status", "--porcelain", "--untracked-files=normal", "--", "fedlib")
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = " ".join(str(getattr(error, "stderr", None) or error).split())
+        cloned = any((folder / ".git").exists() for folder in (paths.ROOT, *paths.ROOT.parents))
+        if cloned and multiprocessing.parent_process() is None:
+            now = "runs are stored, but results without a commit are not exported"
+            warnings.warn(f"the commit of {paths.ROOT} is not known: {now}. {why}", stacklevel=2)
+        return UNKNOWN
+    return name + (DIRTY if changes else "")
 
 
 def _git(*words: str) -> str:
+    """Return what git says of the checkout; CalledProcessError if it refuses, OSError if lost."""
     call = ["git", "--no-optional-locks", "-C", str(paths.ROOT), *words]
-    try:
-        return subprocess.run(call, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
+    here = {name: text for name, text in os.environ.items() if name not in ELSEWHERE}
+    how: dict[str, Any] = {"encoding": "utf-8", "errors": "replace", "env": here}
+    return subprocess.run(call, capture_output=True, check=True, **how).stdout.strip()
 
 
 commit()  # remembered now: the checkout may move on while this process runs what it has loaded

@@ -191,10 +191,10 @@ def test_uncommitted_code_trains_nothing_that_is_to_be_kept(monkeypatch, capsys)
     plan, trained = planned(REGISTRY, "standard", ["rotated"]), []
     monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
     monkeypatch.setattr("companion.plan.train_missing", lambda runs, **how: trained.append(runs))
-    monkeypatch.setattr("companion.plan.commit", lambda: "0123-dirty")
-    for scale in ("standard", "paper"):
+    for scale, commit in (("standard", "0123-dirty"), ("paper", "unknown")):
+        monkeypatch.setattr("companion.plan.commit", lambda commit=commit: commit)
         assert main(["campaign", "--scale", scale]) == 2
-        assert "0123-dirty" in capsys.readouterr().err
+        assert f"(commit {commit})" in capsys.readouterr().err
         assert main(["campaign", "--plan", "--scale", scale]) == 0
     assert not trained
     main(["campaign", "--scale", "quick"])

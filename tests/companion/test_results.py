@@ -131,14 +131,17 @@ def test_what_cannot_be_exported_changes_nothing(monkeypatch):
     assert not target.exists() and exported() == []
 
 
-def test_what_uncommitted_code_has_trained_is_not_exported():
-    stage = {"commit": "aaa", "stages": {"0123": ["aaa-dirty"]}}
+@pytest.mark.parametrize("commit", ["aaa-dirty", "unknown"])
+def test_what_uncommitted_code_has_trained_is_not_exported(commit):
+    stage = {"commit": "aaa", "stages": {"0123": [commit]}}
     said = {"commit": "aaa", "segments": [stage]}
     with pytest.raises(ValueError, match="are not exported") as caught:
         export([made(RUNS[0]), made(RUNS[1], said)], "some")
     text = str(caught.value)
     assert text.startswith("1 runs are not exported") and RUNS[0].key not in text
-    assert all(part in text for part in (RUNS[1].key, "seed=1", "Commit it", str(paths.runs())))
+    told = RUNS[1].key, "seed=1", f"(commit {commit})", "Commit it", str(paths.runs())
+    assert all(part in text for part in told)
+    assert ("git refuses or is missing" in text) == (commit == "unknown")
     assert files() == []
 
 
@@ -289,8 +292,9 @@ def failed(experiment, commit="aaa"):
 def test_a_run_that_diverged_is_named_and_not_waited_for(plan, capsys):
     stored, _ = plan
     stored |= {RUNS[0]: made(RUNS[0])}
-    failed(RUNS[1], "bbb-dirty")
-    assert export_now().missing == [RUNS[1], SECOND] and not len(stored_diverged())
+    for commit in ("bbb-dirty", "unknown"):
+        failed(RUNS[1], commit)
+        assert export_now().missing == [RUNS[1], SECOND] and not len(stored_diverged())
     failed(RUNS[1])
     # Nor is waited for what builds on it.
     assert export_now().missing == []

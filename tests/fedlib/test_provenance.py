@@ -1,6 +1,7 @@
 """What a run says of where it comes from: code, processor, and the stages before it."""
 
 import platform
+import shutil
 import subprocess
 from dataclasses import replace
 
@@ -94,7 +95,7 @@ def test_torch_is_held_to_avx2_before_it_computes(code, variables, expected):
 
 def test_clean_code_is_clean():
     assert provenance.dirty({}) == provenance.dirty({"commit": "abc", "segments": []}) == []
-    assert provenance.dirty({"commit": "unknown", "segments": [{"rounds": [0, 1]}]}) == []
+    assert provenance.dirty({"commit": "unknown", "segments": [{"rounds": [0, 1]}]}) == ["unknown"]
     parts = [{"commit": "c-dirty"}, {"commit": "b-dirty"}, {"commit": "b-dirty"}]
     assert provenance.dirty({"commit": "a", "segments": parts}) == ["b-dirty", "c-dirty"]
 
@@ -126,13 +127,61 @@ def test_only_changes_of_the_package_make_a_commit_dirty(checkout):
     assert COMMIT() == f"{clean}-dirty"
 
 
-def test_an_installed_copy_is_of_no_commit_nor_is_one_without_git(checkout, monkeypatch):
-    """It may be asked from within anybody's checkout."""
+def test_an_installed_copy_is_of_no_commit(checkout, monkeypatch, recwarn):
+    """It may be asked from within anybody's checkout; nor is a copy that no git ever held."""
     with monkeypatch.context() as patch:
         patch.setattr(paths, "IN_CHECKOUT", False)
         assert COMMIT() == "unknown"
-    monkeypatch.setenv("PATH", str(checkout))
-    assert COMMIT() == "unknown"
+    shutil.rmtree(checkout / ".git")
+    assert COMMIT() == "unknown" and not recwarn
+
+
+def no_git(checkout, patch):
+    patch.setenv("PATH", str(checkout))
+
+
+def another_owner(checkout, patch):
+    patch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+
+
+def a_broken_index(checkout, patch):
+    """Of this `git describe` knows nothing: the commit was known, and no change was."""
+    (checkout / ".git" / "index").write_bytes(b"DIRC")
+
+
+def within_another_repository(checkout, patch):
+    shutil.copytree(checkout / "fedlib", checkout / "vendored" / "fedlib")
+    (checkout / ".gitignore").write_text("vendored")
+    patch.setattr(paths, "ROOT", checkout / "vendored")
+
+
+REFUSING = {
+    no_git: "No such file or directory: 'git'",
+    another_owner: "detected dubious ownership .* safe.directory",
+    a_broken_index: "index",
+    within_another_repository: "'fedlib' did not match any file",
+}
+
+
+@pytest.mark.parametrize("broken", REFUSING, ids=lambda broken: broken.__name__)
+def test_a_commit_that_git_does_not_tell_is_unknown_and_said_to_be(broken, checkout, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "C")
+    broken(checkout, monkeypatch)
+    with pytest.warns(UserWarning, match=f"not known: .*not exported.*{REFUSING[broken]}") as said:
+        assert COMMIT() == "unknown"
+    assert len(said) == 1
+
+
+def test_neither_settings_of_git_nor_a_hook_hide_what_has_changed(checkout, monkeypatch):
+    """A hook sets GIT_DIR, which goes before the folder that git is told to look at."""
+    clean, none = COMMIT(), {"COUNT": "1", "KEY_0": "status.showUntrackedFiles", "VALUE_0": "no"}
+    for name, text in none.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", text)
+    (checkout / "fedlib" / "new.py").write_text("2")
+    assert COMMIT() == f"{clean}-dirty"
+    subprocess.run(["git", "init", "-q", str(checkout / "other")], check=True)
+    monkeypatch.setenv("GIT_DIR", str(checkout / "other" / ".git"))
+    assert COMMIT() == f"{clean}-dirty"
 
 
 def test_the_code_that_runs_is_named_as_it_was_imported():
