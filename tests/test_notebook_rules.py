@@ -8,6 +8,7 @@ import ast
 import io
 import re
 import runpy
+import sys
 import tokenize
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,19 @@ SOURCES = sorted(paths.notebooks().glob("*.ipynb"))
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_source_notebooks_keep_the_rules(path: Path):
     assert complaints(path) == []
+
+
+@pytest.mark.parametrize("missing", ["papers.findings", "fedlib"])
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_a_notebook_that_lies_alone_says_what_it_needs(path: Path, missing: str, monkeypatch):
+    """It said "No module named 'papers'": the library was installed, and the papers cannot be."""
+    for name in [n for n in sys.modules if n.partition(".")[0] == "papers"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    cells = nbformat.read(path, as_version=4).cells
+    code = [cell.source for cell in cells if cell.cell_type == "code"][:2]
+    with pytest.raises(ModuleNotFoundError, match=rf"{missing}.*checkout \(git clone\).*make lab"):
+        exec("\n".join(code), {})
 
 
 # The rules' own test; good notebooks are there.
