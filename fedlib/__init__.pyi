@@ -70,6 +70,7 @@ from fedlib.partition import IID as IID
 from fedlib.partition import ByColumn as ByColumn
 from fedlib.partition import ClassDirichlet as ClassDirichlet
 from fedlib.partition import Dirichlet as Dirichlet
+from fedlib.partition import HoldoutByColumn as HoldoutByColumn
 from fedlib.partition import LabelPermuted as LabelPermuted
 from fedlib.partition import LocalHoldout as LocalHoldout
 from fedlib.partition import MajorityClasses as MajorityClasses

@@ -154,15 +154,15 @@ class Task:
 
     ``partition`` deals the training examples to clients, ``held_out`` says what they are validated
     and tested on (docs/READINGS.md, A04): examples from elsewhere in their label shares
-    (``MatchedHoldout``), or some of their own (``LocalHoldout``). Model and round selection look at
-    validation only. ``portion`` is the share of the data that is used at
-    all, class by class. ``augment`` changes training examples at random in every batch. ``opt_out``
-    says which training examples no federated algorithm gets to see. ``balanced`` is the size of a
-    set that all clients share, with as many examples of each class, on which each is scored too
-    (001); 0 for none. It is drawn from the "test" split, or, ``balanced_on`` "validation", from the
-    training examples that nobody trains on. ``validate_on`` "test" has every choice that validation
-    examples should decide made on the tests themselves, as 003's released code does: only to show
-    what that is worth.
+    (``MatchedHoldout``), or some of their own, at random (``LocalHoldout``) or by columns of the
+    data (``HoldoutByColumn``). Model and round selection look at validation only. ``portion`` is
+    the share of the data that is used at all, class by class. ``augment`` changes training examples
+    at random in every batch. ``opt_out`` says which training examples no federated algorithm gets
+    to see. ``balanced`` is the size of a set that all clients share, with as many examples of each
+    class, on which each is scored too (001); 0 for none. It is drawn from the "test" split, or,
+    ``balanced_on`` "validation", from the training examples that nobody trains on. ``validate_on``
+    "test" has every choice that validation examples should decide made on the tests themselves, as
+    003's released code does: only to show what that is worth.
 
     ``dataset`` is the name of data that ``data.load`` has or gets, ``model`` the network.
 
@@ -279,7 +279,8 @@ class Task:
     @property
     def _tests_apart(self) -> bool:
         """Whether the test split is for tests only: then all of it is the global test."""
-        return isinstance(self.held_out, MatchedHoldout) and self.held_out.source == "train"
+        held = self.held_out
+        return isinstance(held, MatchedHoldout) and held.source == "train" and held.group is None
 
     def divided(self, seed: int) -> tuple[Dataset, Division, np.ndarray]:
         """Return the share of the data set that is used, its division, and who takes part.

@@ -5,7 +5,7 @@ Those are: what its clients see differently, some of them, all more than once.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -77,11 +77,15 @@ class Request:
 
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
         """The rows of `deal`, each divided at random: (kept, held), `share` of them held."""
+        return draws.halves(self.dealt_once(pool, seed), share, seed, "own test")
+
+    def dealt_once(self, pool: Pool, seed: int) -> Partition:
+        """What `deal` gives, of which clients may hold some out: nothing is dealt twice."""
         whole = self.dealt_from(pool, seed)
         for twice in np.flatnonzero(np.bincount(whole.flat) > 1):
             what = f"{self} deals position {twice:,} more than once, so that who trains on it"
-            raise ValueError(f"{what} might hold it out, too; use MatchedHoldout, not LocalHoldout")
-        return draws.halves(whole, share, seed, "own test")
+            raise ValueError(f"{what} might hold it out, too; use MatchedHoldout")
+        return whole
 
     def dealt_from(self, pool: Pool, seed: int) -> Partition:
         """What `deal` gives; an error unless that is a partition of positions of the pool."""
@@ -129,7 +133,7 @@ class SideInformation(RequestWrapper):
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
         values = self.attach(partition, part, seed, classes)
         inner = super().side(partition, part, seed, classes)
-        return Partition(inner.flat, inner.sizes, {**inner.side, self.feature[0]: values})
+        return replace(inner, side={**inner.side, self.feature[0]: values})
 
 
 @value
@@ -233,7 +237,9 @@ class RepeatedDeals(RequestWrapper):
             own = int(draws.generator_of(seed, "repeated", deal).integers(2**32))
             deals.append(self.of.deal(pool, own))
         flat, sizes = ([getattr(deal, name) for deal in deals] for name in ("flat", "sizes"))
-        return Partition(np.concatenate(flat), np.concatenate(sizes))
+        first = deals[0].names
+        others = (f"{name} ({deal})" for deal in range(2, self.times + 1) for name in first)
+        return Partition(np.concatenate(flat), np.concatenate(sizes), names=(*first, *others))
 
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
         """ValueError: what one client holds back, another might train on."""
@@ -277,7 +283,8 @@ class ClientSubset(RequestWrapper):
 
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
         everyone = Partition(partition.flat, np.pad(partition.sizes, (self.first, 0)))
-        return self._chosen(self.of.side(everyone, part, seed, classes))
+        seen = self._chosen(self.of.side(everyone, part, seed, classes))
+        return replace(seen, names=partition.names)
 
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
         kept, held = self.of.cut(pool, seed, share)
@@ -287,4 +294,5 @@ class ClientSubset(RequestWrapper):
         draws.enough(f"clients of {self.of}", self.last, partition.clients)
         held = slice(partition.starts[self.first], partition.starts[self.last])
         side = {name: values[held] for name, values in partition.side.items()}
-        return Partition(partition.flat[held], partition.sizes[self.first : self.last], side)
+        some = slice(self.first, self.last)
+        return Partition(partition.flat[held], partition.sizes[some], side, partition.names[some])

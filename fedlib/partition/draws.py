@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,10 +40,44 @@ class Pool(NamedTuple):
         held = self.labels[self.positions]
         return [self.positions[held == label] for label in range(self.classes)]
 
-    def column(self, name: str) -> NDArray[Any]:
-        """A column of the examples that may be dealt, [n]; ValueError names those that exist."""
+    def column(self, name: str, asked: str = "") -> NDArray[Any]:
+        """A column of the examples that may be dealt, [n]; ValueError names those that exist.
+
+        asked: what cannot be told of an example without a value, which is a ValueError then.
+        """
         one_of("column", name, self.columns)
-        return np.asarray(self.columns[name])[self.positions]
+        values = np.asarray(self.columns[name])[self.positions]
+        for row in self.positions[_lacking(values)] if asked else ():
+            raise ValueError(f"row {row:,} of {name!r} holds no value: {asked}?")
+        return values
+
+    def times(self, name: str) -> Ints:
+        """The rank of each example's time, [n], of a column of numbers, or of dates as text."""
+        values = self.column(name, "when is it from")
+        if values.dtype.kind == "U":  # as texts 10 would come before 9
+            try:
+                values = values.astype(float)
+            except ValueError:
+                rows = zip(self.positions.tolist(), values.tolist(), strict=True)
+                values = np.array([_instant(name, row, text) for row, text in rows])
+        return np.unique(values, return_inverse=True)[1]
+
+
+def _lacking(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which values are none: NaN, or empty; no other kind of column has such."""
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    return np.char.strip(values) == "" if values.dtype.kind == "U" else np.zeros(len(values), bool)
+
+
+def _instant(name: str, row: int, text: str) -> float:
+    """The seconds since 1970 of a date, of UTC where it says nothing else."""
+    for day in (text.strip(), f"{text.strip()}-01"):  # of a month its first
+        with suppress(ValueError):
+            when = datetime.fromisoformat(day)
+            return when.replace(tzinfo=when.tzinfo or UTC).timestamp()
+    need = "times must be numbers, or dates as 2021-04, 2021-04-03 or 2021-04-03 09:30"
+    raise ValueError(f"row {row:,} of {name!r} is {text!r}: {need}")
 
 
 def examples(
@@ -60,12 +96,19 @@ class Partition:
 
     flat: int64 [examples], positions in the split. sizes: int64 [clients], how many of them are
     each client's. side: arrays [examples] of per-example information (a rotation angle, ...), by
-    name. So a table is as large as what clients hold, however unequal they are.
+    name. names: what the clients are called, all differently; () where they have numbers only. So a
+    table is as large as what clients hold, however unequal they are.
     """
 
     flat: Ints
     sizes: Ints
     side: dict[str, Ints] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.names and not len({*self.names}) == len(self.names) == len(self.sizes):
+            told = f"{len({*self.names}):,} different names for {len(self.sizes):,} clients"
+            raise ValueError(f"every client must have a name of its own, or none has: {told}")
 
     @classmethod
     def from_lists(cls, lists: Iterable[ArrayLike]) -> Partition:
@@ -75,7 +118,9 @@ class Partition:
         return cls(np.concatenate([np.zeros(0, np.int64), *rows]), sizes)
 
     @classmethod
-    def from_owners(cls, positions: ArrayLike, owners: ArrayLike, clients: int) -> Partition:
+    def from_owners(
+        cls, positions: ArrayLike, owners: ArrayLike, clients: int, names: tuple[str, ...] = ()
+    ) -> Partition:
         """A partition from who owns each position, int [n] both; rows come out sorted.
 
         So they are kind to memory-mapped features. ValueError for an owner that there is not.
@@ -86,7 +131,8 @@ class Partition:
         for place in np.flatnonzero((who < 0) | (who >= clients)):
             wrong = f"position {held[place]:,} is owned by client {who[place]}: clients are 0 to"
             raise ValueError(f"{wrong} {clients - 1}; leave out what is nobody's")
-        return cls(held[np.lexsort((held, who))], np.bincount(who, minlength=clients))
+        sizes = np.bincount(who, minlength=clients)
+        return cls(held[np.lexsort((held, who))], sizes, names=names)
 
     @property
     def clients(self) -> int:
@@ -109,7 +155,7 @@ class Partition:
 
     def only(self, chosen: NDArray[np.bool_]) -> Partition:
         """The partition with the chosen examples only, bool [examples]; rows come out sorted."""
-        return self.from_owners(self.flat[chosen], self.owners[chosen], self.clients)
+        return self.from_owners(self.flat[chosen], self.owners[chosen], self.clients, self.names)
 
     def counts(self, labels: ArrayLike, classes: int) -> Ints:
         """How many examples of each class each client holds, int64 [clients, classes]."""
@@ -244,19 +290,63 @@ def in_turn(
     return Partition.from_owners(np.concatenate(taken), np.concatenate(owners), len(counts))
 
 
+def held_of(n: int, share: float) -> int:
+    """How many of n examples are held out: max(1, floor((1 - share) n)) are kept."""
+    return n - min(max(1, whole_part((1 - share) * n)), n)
+
+
 def cut_rows(
     whole: Partition, share: float, generators: Iterable[np.random.Generator | RandomState]
 ) -> tuple[Partition, Partition]:
     """(kept, held): of each row, the first entries in an order that its generator draws are held.
 
-    Of n examples max(1, floor((1 - share) n)) are kept.
+    How many, `held_of` says.
     """
     held = np.zeros(len(whole.flat), bool)
     each = zip(whole.starts.tolist(), whole.sizes.tolist(), generators, strict=False)
     for start, n, generator in each:
-        keep = min(max(1, whole_part((1 - share) * n)), n)
-        held[start + generator.permutation(n)[: n - keep]] = True
+        held[start + generator.permutation(n)[: held_of(n, share)]] = True
     return whole.only(~held), whole.only(held)
+
+
+def cut_groups(
+    whole: Partition,
+    share: float,
+    groups: Ints,
+    times: Ints | None,
+    generators: Iterable[np.random.Generator],
+) -> tuple[Partition, Partition]:
+    """(kept, held): of each row whole groups are held, as near to `held_of` examples as they come.
+
+    groups: the number of each example's; times: when it is from, [N] both. The groups of a row come
+    in the order that its generator draws, those larger than all that is to be held last; with times
+    those that begin last come first, and those that begin together are one. Where a row has two
+    groups, one at least is held and one kept. A group that several rows share is held in all of
+    them or in none, as the first of them has it.
+    """
+    held = np.full(groups.max(initial=-1) + 1, -1)  # 1 held, 0 kept, -1 not known yet
+    each = zip(whole.starts.tolist(), whole.sizes.tolist(), generators, strict=False)
+    for start, n, generator in each:
+        mine, wanted = whole.flat[start : start + n], held_of(n, share)
+        those, which, sizes = np.unique(groups[mine], return_inverse=True, return_counts=True)
+        if times is None:
+            order = np.zeros_like(those)
+            late = np.lexsort((generator.permutation(len(those)), sizes * (sizes > wanted)))
+            order[late] = np.arange(len(those))
+        else:
+            begins = np.full(len(those), times.max(initial=0))
+            np.minimum.at(begins, which, times[mine])
+            order = -begins
+        known = held[those]
+        free, taken = known < 0, int(sizes[known > 0].sum())
+        turns, turn = np.unique(order[free], return_inverse=True)
+        sums = np.cumsum([taken, *np.bincount(turn, sizes[free], len(turns))])
+        first, last = int(wanted > 0 and not taken), len(turns) - (not (known == 0).any())
+        some = sums[first : last + 1]
+        many = first + np.abs(some - wanted).argmin() if len(some) else 0
+        held[those[free]] = turn < many
+    out = held[groups[whole.flat]] > 0
+    return whole.only(~out), whole.only(out)
 
 
 def halves(whole: Partition, share: float, seed: int, purpose: str) -> tuple[Partition, Partition]:

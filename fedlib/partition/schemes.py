@@ -1,10 +1,9 @@
 """The schemes of dealing, as values: label skew, quantity skew, mixtures by hand, natural ones."""
 
 from itertools import repeat
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlib.partition import draws
 from fedlib.partition.base import Request
@@ -237,8 +236,8 @@ class Pachinko(Request):
 class ByColumn(Request):
     """The natural partition: one client for each distinct value of a column, such as its writer.
 
-    Clients are in the order of their values and hold all of their examples. `clients`, when given,
-    is how many of them take part, drawn at random by the seed of the run.
+    Clients are in the order of their values, which are their names, and hold all of their examples.
+    `clients`, when given, is how many of them take part, drawn at random by the seed of the run.
 
     >>> rng = np.random.default_rng(0)
     >>> who = np.repeat(["ann", "bob", "eve"], 40)
@@ -254,9 +253,7 @@ class ByColumn(Request):
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         """ValueError with too few clients, and for an example that is nobody's."""
-        given = pool.column(self.column)
-        for row in pool.positions[_nobodys(given)]:
-            raise ValueError(f"row {row:,} of {self.column!r} holds no value: whose is it?")
+        given = pool.column(self.column, "whose is it")
         distinct, who = np.unique(given, return_inverse=True)
         chosen = np.arange(len(distinct))
         if self.clients is not None:
@@ -266,14 +263,8 @@ class ByColumn(Request):
         row = np.full(len(distinct), -1)
         row[chosen] = np.arange(len(chosen))
         owner = row[who]
-        return Partition.from_owners(pool.positions[owner >= 0], owner[owner >= 0], len(chosen))
-
-
-def _nobodys(names: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which names are none: NaN, or empty; no other kind of column has such."""
-    if names.dtype.kind == "f":
-        return np.isnan(names)
-    return np.char.strip(names) == "" if names.dtype.kind == "U" else np.zeros(len(names), bool)
+        names, some = tuple(map(str, distinct[chosen].tolist())), owner >= 0
+        return Partition.from_owners(pool.positions[some], owner[some], len(chosen), names)
 
 
 @value

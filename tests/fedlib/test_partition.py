@@ -13,8 +13,24 @@ from hypothesis import strategies as st
 
 from fedlib import IID, ByColumn, LabelPermuted, partition
 from fedlib.partition import Dirichlet, RepeatedDeals, Rotated
-from fedlib.partition.draws import Partition, generator_of, holdout, matched, whole_part
-from fedlib.partition.held_out import LocalHoldout, MatchedHoldout, OptOut, divide, thinned
+from fedlib.partition.draws import (
+    Partition,
+    Pool,
+    cut_groups,
+    generator_of,
+    generators_of,
+    holdout,
+    matched,
+    whole_part,
+)
+from fedlib.partition.held_out import (
+    HoldoutByColumn,
+    LocalHoldout,
+    MatchedHoldout,
+    OptOut,
+    divide,
+    thinned,
+)
 from fedlib.values import from_dict, to_dict, value
 
 few = settings(max_examples=40)
@@ -93,10 +109,14 @@ def test_the_draws_that_stored_results_were_made_with():
     assert [printed(part)[:16] for part in (*dealt, *parts)] == GOLDEN["draws"]["divided"]
 
 
+def user_columns(n):
+    return {"writer_id": np.arange(n) // 50, "kin": np.arange(n) // 7, "year": np.arange(n) % 13}
+
+
 @pytest.mark.parametrize("code", GOLDEN["held_out"])
 def test_every_way_to_hold_out_has_its_golden_draws(code):
     held_out, made = eval(code), ((50, 0), (30, 1))
-    labels, other = (alike(balanced(10, n, s), writer_id=np.arange(10 * n) // 50) for n, s in made)
+    labels, other = (alike(balanced(10, n, s), **user_columns(10 * n)) for n, s in made)
     dealt = Rotated(LabelPermuted(ByColumn(), 3)), LabelPermuted(IID(3, 40), 3)
     found = divide(dealt[isinstance(held_out, MatchedHoldout)], held_out, labels, other, 10, 6)
     told = [[found.origin[name], printed(part)[:8]] for name, part in found.parts.items()]
@@ -264,3 +284,191 @@ def test_thinning_and_opting_out_are_loops_over_clients_and_classes(held, seed, 
             inside[of_class[: whole_part(share * len(of_class))]] = False
     assert rows(thinned(part, labels, share, seed)) == kept
     assert OptOut(0.5, share).stays_in(part, labels, seed).tolist() == inside.tolist()
+
+
+def cut_by(whole, share, groups, times=None, seed=0):
+    which, times = (None if given is None else np.array(given) for given in (groups, times))
+    return cut_groups(whole, share, which, times, generators_of(seed, "x", np.arange(9)))
+
+
+@few
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 8), st.integers(0, 5)), max_size=60),
+    st.floats(0, 0.9), st.booleans(), seeds,
+)  # fmt: skip
+def test_groups_are_held_whole_everywhere_or_nowhere(rows_of, share, timed, seed):
+    """And as near to what is asked for as groups come, whatever a client has of them."""
+    owner, group, time = np.array(rows_of, int).reshape(-1, 3).T
+    whole = Partition.from_owners(np.arange(len(owner)), owner, 3)
+    kept, held = cut_by(whole, share, group, time if timed else None, seed)
+    assert sorted([*kept.flat, *held.flat]) == [*range(len(owner))]
+    assert {*group[kept.flat]}.isdisjoint(group[held.flat])
+    for mine, out in zip(rows(kept), rows(held), strict=True):
+        those, n = {*group[mine + out]}, len(mine + out)
+        wanted = n - min(max(1, whole_part((1 - share) * n)), n)
+        alone = not [g for g in those if len({*owner[group == g]}) > 1]  # shared with nobody
+        assert not out or wanted or not alone
+        if alone and wanted and len(those) > 1 and not timed:
+            assert mine and out
+            largest = max(np.bincount(group[mine + out]))
+            assert abs(len(out) - wanted) <= largest
+
+
+@few
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 6)), min_size=1, max_size=40),
+    st.floats(0.05, 0.9),
+)
+def test_the_latest_are_held_by_a_loop_over_all_moments(rows_of, share):
+    """A group is as late as its first example; what begins at one moment stays together."""
+    group, time = np.array(rows_of, int).T
+    _, held = cut_by(Partition.from_lists([range(len(group))]), share, group, time)
+    wanted = len(group) - max(1, whole_part((1 - share) * len(group)))
+    first = np.array([time[group == g].min() for g in group])
+    ways = [np.flatnonzero(first >= moment) for moment in sorted({*first})[1:]]  # some are kept
+    best = min(ways, key=lambda way: (abs(len(way) - wanted), len(way)), default=np.array([], int))
+    assert held.flat.tolist() == (best.tolist() if wanted else [])
+
+
+def test_groups_by_hand():
+    """Sizes 3, 1 and 8; 4 of 12 are asked for: the large group is not held to come near."""
+    part = Partition.from_lists([range(12)])
+    for seed in range(5):
+        _, held = cut_by(part, 1 / 3, [0] * 3 + [1] + [2] * 8, seed=seed)
+        assert held.flat.tolist() == [0, 1, 2, 3]
+    two = Partition.from_lists([range(6), range(6, 12)])  # group 1 is in both
+    for seed in range(5):
+        kept, held = cut_by(two, 0.5, [0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2], seed=seed)
+        assert rows(held) in ([[0, 1, 2], [9, 10, 11]], [[3, 4, 5], [6, 7, 8]])
+        assert kept.sizes.tolist() == held.sizes.tolist() == [3, 3]
+
+
+MOMENTS = {
+    "numbers as text": (["10", "9", "-1", "9.5"], [3, 1, 0, 2]),
+    "dates": (["2021-04-03", "2021-04-03 09:30", "2021-04", "1969-12-31"], [2, 3, 1, 0]),
+    "zones": (["2021-04-03 10:00+02:00", "2021-04-03 09:00", "2021-04-03T08:00Z"], [0, 1, 0]),
+    "numbers": ([3.5, -1.0, 3.5], [1, 0, 1]),
+}
+
+
+@pytest.mark.parametrize("told", MOMENTS)
+def test_times_are_no_words(told):
+    """As words 10 came before 9."""
+    given, expected = MOMENTS[told]
+    pool = Pool(np.zeros(len(given), int), np.arange(len(given)), 1, {"when": np.array(given)})
+    assert pool.times("when").tolist() == expected
+
+
+def own(**columns):
+    return divide(ByColumn("user"), HoldoutByColumn(0.4, 0.0, **columns), USERS, MORE, 2, 3)
+
+
+WHO, YEAR = np.array(["ann", "bob"]).repeat(10), np.tile(np.arange(2000, 2010), 2)
+ODD = {"word": np.array(["2021-04-03", "3/4/2021"] * 10), "gap": np.tile([0.0, np.nan], 10)}
+USERS = alike(np.tile([0, 1], 10), user=WHO, year=YEAR, ward=np.arange(20) // 5, **ODD)
+MORE = alike(np.tile([0, 1], 3), user=np.array(["bob", "ann", "bob", "bob", "bob", "ann"]))
+
+
+def test_clients_are_tested_on_the_latest_of_their_examples():
+    found = own(time="year").parts
+    assert [sorted(row) for row in rows(found["test"])] == [[6, 7, 8, 9], [16, 17, 18, 19]]
+    held = HoldoutByColumn(0.4, 0.5, time="year")
+    found = divide(ByColumn("user"), held, USERS, MORE, 2, 3).parts
+    assert rows(found["validation"])[0] == [3, 4, 5] and rows(found["train"])[0] == [0, 1, 2]
+
+
+def test_clients_are_tested_on_their_own_examples_of_the_test_split():
+    found = own(owner="user")
+    assert rows(found.parts["test"]) == [[1, 5], [0, 2, 3, 4]]
+    assert found.origin == {"train": "train", "validation": "train", "test": "test"}
+    assert found.parts["train"].sizes.tolist() == [10, 10]
+    assert {part.names for part in found.parts.values()} == {("ann", "bob")}
+
+
+@value
+class Parts(partition.Request):
+    """Every user becomes so many clients, or, below 1, as many users one client."""
+
+    parts: float = 2.0
+
+    def deal(self, pool, seed):
+        who = np.unique(pool.column("user"), return_inverse=True)[1]
+        rank = np.array([(who[:i] == u).sum() for i, u in enumerate(who)])
+        owner = who * int(self.parts) + rank % int(self.parts) if self.parts >= 1 else 0 * who
+        return Partition.from_owners(pool.positions, owner, owner.max() + 1)
+
+
+@pytest.mark.parametrize("parts", [2.0, 0.5])
+@pytest.mark.parametrize("held_out", [
+    LocalHoldout(), MatchedHoldout(4, 2, 2), HoldoutByColumn(owner="user"),
+    HoldoutByColumn(group="ward"), HoldoutByColumn(time="year"),
+], ids=repr)  # fmt: skip
+def test_users_may_be_cut_or_joined(parts, held_out):
+    """Each test of the given test split is then at one client who has examples of its user."""
+    found = divide(Parts(parts=parts), held_out, USERS, MORE, 2, 0)
+    assert found.parts["train"].clients == 2 * parts
+    for part in found.parts.values():
+        assert len({*part.flat}) == len(part.flat) or isinstance(held_out, MatchedHoldout)
+    if getattr(held_out, "owner", None):
+        tests = found.parts["test"]
+        assert sorted(tests.flat) == [*range(6)]
+        for client, row in enumerate(rows(tests)):
+            assert {*MORE.columns["user"][row]} <= {*WHO[found.parts["train"].client(client)]}
+        assert tests.sizes.tolist() == ([1, 1, 2, 2] if parts > 1 else [6])
+
+
+def test_a_column_says_which_part_an_example_is_of():
+    said = np.array(["train", "test", "train", "train", "test"]).repeat(4)
+    some = alike(USERS.labels, **USERS.columns, fold=said)
+    held = HoldoutByColumn(validation=0.5, part="fold", group="ward", merge=False)
+    with pytest.raises(ValueError, match="'ward' 0 has examples for train and for test"):
+        divide(ByColumn("user"), held, some, MORE, 2, 0)
+    held = HoldoutByColumn(validation=0.5, part="fold")
+    found = divide(ByColumn("user"), held, some, MORE, 2, 0).parts
+    assert rows(found["test"]) == [[4, 5, 6, 7], [16, 17, 18, 19]]
+    assert found["validation"].sizes.tolist() == found["train"].sizes.tolist() == [3, 3]
+    some.columns["fold"] = np.where(said == "test", "validation", said)
+    found = divide(ByColumn("user"), HoldoutByColumn(0.5, part="fold"), some, MORE, 2, 0).parts
+    assert rows(found["validation"]) == [[4, 5, 6, 7], [16, 17, 18, 19]]
+    assert found["test"].sizes.tolist() == found["train"].sizes.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(("source", "golden"), [("train", "39732518"), ("test", "ebcc31f3")])
+def test_matched_examples_are_of_no_group_that_is_trained_on(source, golden):
+    of = alike(LABELS, who=np.arange(500) // 5), alike(LABELS[::-1], who=90 + np.arange(500) // 5)
+    held = MatchedHoldout(100, 10, 20, source, group="who")
+    found = divide(IID(4, 50), held, *of, 10, 0)
+    split = {"train": of[0].columns["who"], "test": of[1].columns["who"]}
+    groups = {n: {*split[found.origin[n]][part.flat]} for n, part in found.parts.items()}
+    for one, other in itertools.combinations(groups.values(), 2):
+        assert one and other and not one & other
+    assert [part.sizes.tolist() for part in found.parts.values()] == [[50] * 4, [10] * 4, [20] * 4]
+    assert printed(found.parts["train"])[:8] == golden
+
+
+def test_tests_of_strangers_are_left_out_and_said_to_be():
+    """Who is drawn out of the federation is no stranger."""
+    more = alike(MORE.labels, user=np.where(MORE.columns["user"] == "ann", "eve", "bob"))
+    with pytest.warns(UserWarning, match="2 examples .* left out: .* 'user', as row 1 has 'eve'"):
+        found = divide(ByColumn("user"), HoldoutByColumn(owner="user"), USERS, more, 2, 0)
+    assert rows(found.parts["test"]) == [[], [0, 2, 3, 4]]
+    alone = divide(ByColumn("user", clients=1), HoldoutByColumn(owner="user"), USERS, MORE, 2, 0)
+    name = alone.parts["test"].names[0]
+    assert {*MORE.columns["user"][alone.parts["test"].flat]} == {name}
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=repr)
+@pytest.mark.parametrize("columns", [
+    {"group": "writer"}, {"time": "writer"}, {"group": "family", "time": "writer"},
+], ids=str)  # fmt: skip
+def test_every_request_can_be_held_out_by_column(request_, columns):
+    found = divide(request_, HoldoutByColumn(0.3, 0.2, **columns), TRAIN, TEST, CLASSES, 4).parts
+    every = np.concatenate([part.flat for part in found.values()])
+    assert len({*every}) == len(every) and found["train"].clients == found["test"].clients
+    if "group" in columns:
+        groups = [{*TRAIN.columns[columns["group"]][part.flat]} for part in found.values()]
+        assert sum(map(len, groups)) == len(set.union(*groups))
+    else:
+        for train, validation, test in zip(*map(rows, found.values()), strict=True):
+            first, then = (TRAIN.columns["writer"][some] for some in (train, validation + test))
+            assert max(first) < min(then, default=99)

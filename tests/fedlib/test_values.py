@@ -26,7 +26,7 @@ ROWS = list(csv.DictReader(Path(__file__).with_name("values.csv").open(newline="
 TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), MatchedHoldout(pool=200))
 FIRST = Experiment(TASK, FedAvg(), rounds=3)
 BASES = """TASK; FIRST; Phase(Optimizer()); Module('torch.nn:Identity'); RepeatedDeals(IID());
-    Rotated(IID()); LabelPermuted(IID()); ClientSubset(IID())"""
+    Rotated(IID()); LabelPermuted(IID()); ClientSubset(IID()); HoldoutByColumn(group='ward')"""
 KINDS = {c.__name__: c for c in values._KINDS.values() if c.__module__.startswith("fedlib.")}
 
 
