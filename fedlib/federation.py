@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -272,8 +273,10 @@ class Table:
 class Federation:
     """Clients, their data and the model they train: all that an algorithm may ask about.
 
-    ``ids`` names the client behind every row; random draws follow the id, not the row.
-    ``members`` are the rows that a cohort is drawn from, None for all.
+    ``ids`` numbers the client behind every row; random draws follow the id, not the row.
+    ``client_names`` are what the partition calls these clients, row by row, as ``ByColumn`` by the
+    values of its column; () where they have none. ``members`` are the rows that a cohort is drawn
+    from, None for all.
 
     Where ``train`` comes with side information ``OPTED_IN``, the federation's tables do not hold
     what opted out: they have the training examples that take part, the validation examples of
@@ -296,6 +299,7 @@ class Federation:
     ids: np.ndarray
     balanced: Table | None = None
     class_names: tuple[str, ...] = ()
+    client_names: tuple[str, ...] = ()
     source: str = ""
     ranks: np.ndarray | None = field(default=None, repr=False)
     members: np.ndarray | None = None
@@ -339,6 +343,24 @@ class Federation:
     def by_id(self) -> Tensor:
         """The rows in the order of their clients' ids, int64 ``[clients]``."""
         return torch.as_tensor(self.ids, device=self.device).argsort()
+
+    def row(self, client: int | str) -> int:
+        """Return the row of a client, who is told by id or by name; ValueError if there is none."""
+        names: list[Any] = [*(self.client_names if isinstance(client, str) else self.ids.tolist())]
+        if client in names:
+            return names.index(client)
+        there = f"clients are {self.ids.min()} to {self.ids.max()}"
+        if some := difflib.get_close_matches(str(client), self.client_names, 5, 0.5):
+            there += f"; names like it are {', '.join(map(repr, some))}"
+        elif self.client_names:
+            some = [*map(repr, self.client_names[:5])]
+            there += f", named {', '.join(some)}{', ...' * (len(self.client_names) > 5)}"
+        raise ValueError(f"there is no client {client!r}: {there}")
+
+    def called(self, ids: Iterable[int]) -> str:
+        """Return what an error calls some clients: ids, and names where there are any."""
+        known = dict(zip(self.ids.tolist(), self.client_names, strict=False))
+        return ", ".join(f"{i} ({known[i]!r})" if i in known else f"{i}" for i in map(int, ids))
 
     def participating_view(self) -> Federation:
         """Return the federation without what opted out: examples, and whole clients.
@@ -403,7 +425,8 @@ class Federation:
     def permuted(self, order: np.ndarray) -> Federation:
         """Return the same federation with its rows in another order; ids move with the rows."""
         members = None if self.members is None else np.flatnonzero(np.isin(order, self.members))
-        changes = {"ids": self.ids[order], "members": members}
+        names = tuple(self.client_names[row] for row in order if self.client_names)
+        changes = {"ids": self.ids[order], "client_names": names, "members": members}
         return self._changed(lambda table: table.some(order), **changes)
 
     def pooled(self) -> Federation:
@@ -413,7 +436,7 @@ class Federation:
         """
         ids = np.zeros(1, dtype=self.ids.dtype)
         inside = replace(self.participating_view(), test=self.test)
-        return inside._changed(_pooled, ids=ids, members=None)
+        return inside._changed(_pooled, ids=ids, client_names=(), members=None)
 
     def _changed(self, change: Callable[[Table], Table], **others: Any) -> Federation:
         """Return this federation with every client's table changed alike."""

@@ -125,7 +125,7 @@ def client_app(mine: Mine = of_task) -> ClientApp:
         return e, train_view(e.algorithm, fed)
 
     def log(fed: Federation, said: str) -> None:
-        print(f"fedlib: client {fed.ids[0]} told the server {said}", flush=True)
+        print(f"fedlib: client {fed.called(fed.ids)} told the server {said}", flush=True)
 
     @app.query("join")
     def join(message: Message, context: Context) -> Message:
@@ -150,7 +150,7 @@ def client_app(mine: Mine = of_task) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         e, fed = opened(context)
         if not fed.train.sizes[0]:
-            raise RuntimeError(f"client {fed.ids[0]} has opted out: it does not train")
+            raise RuntimeError(f"client {fed.called(fed.ids)} has opted out: it does not train")
         file = run_folder(e, context) / f"client-{fed.ids[0]}.safetensors"
         sent = _trained(e, fed, message.content, file)
         log(fed, f"round {int(message.content['round']['t']) + 1}: {', '.join(sent)}")

@@ -260,6 +260,7 @@ class Task:
             balanced=self._balanced(data, tables, seed),
             kinds=self.partition.kinds(),
             class_names=data.class_names,
+            client_names=division.parts["train"].names,
             source=f"{data.source}, {data.fingerprint[:12]}",
             ranks=fitted.ids,
         )

@@ -130,7 +130,7 @@ def train_together(
         try:
             losses.append(program.step(batch))
         except Exception as error:
-            who, what = ", ".join(map(str, plan.ids)), f"{type(algorithm).__name__}.{phase.loss}"
+            who, what = cohort.fed.called(plan.ids), f"{type(algorithm).__name__}.{phase.loss}"
             error.add_note(f"in {what} of client {who}, step {t}")
             raise
         for _ in range(1, phase.repeat):
@@ -139,7 +139,7 @@ def train_together(
         if keeper.after_step(t):
             break
     ends = {n: keeper.kept.get(n, t) for n, t in program.moving.items()}
-    return ends, _mean_loss(losses, plan)
+    return ends, _mean_loss(losses, plan, cohort.fed)
 
 
 def _recorded(
@@ -184,13 +184,13 @@ def batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Batch]:
         yield batch
 
 
-def _mean_loss(losses: list[Tensor], plan: Plan) -> Tensor:
+def _mean_loss(losses: list[Tensor], plan: Plan, fed: Federation) -> Tensor:
     stacked = torch.stack(losses, 1) if losses else torch.zeros(len(plan.ids), 0)
     real = torch.as_tensor(plan.counts[:, : stacked.shape[1]] > 0, device=stacked.device)
     bad = (~stacked.isfinite() & real).any(1)
     if bool(bad.any()):
         who = plan.ids[bad.cpu().numpy()].tolist()
-        raise TrainingDiverged(f"the loss of client {', '.join(map(str, who))} is not finite", who)
+        raise TrainingDiverged(f"the loss of client {fed.called(who)} is not finite", who)
     return torch.where(real, stacked, 0).sum(1) / real.sum(1).clamp(min=1)
 
 

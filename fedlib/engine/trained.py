@@ -106,7 +106,7 @@ def _word(step: str) -> str:
 
 
 def module_of(
-    fed: Federation, algorithm: Algorithm, state: State, client: int | None = None
+    fed: Federation, algorithm: Algorithm, state: State, client: int | str | None = None
 ) -> nn.Module:
     """Return what a client predicts with, or with None what clients predict together for a new one.
 
@@ -117,17 +117,15 @@ def module_of(
         fed: the federation, as ``Task.build`` makes it.
         algorithm: what was trained.
         state: after some round.
-        client: a client's id, as in ``fed.ids``.
+        client: a client's id, as in ``fed.ids``, or its name, as in ``fed.client_names``.
 
     Raises:
         ValueError: for a client that there is not.
     """
-    ids = fed.ids.tolist()
-    if client is not None and client not in ids:
-        raise ValueError(f"there is no client {client!r}: clients are {min(ids)} to {max(ids)}")
+    row = 0 if client is None else fed.row(client)
     seen = eval_view(algorithm, fed)
     state = algorithm.assign_models(seen, state)
-    some = torch.tensor([0 if client is None else ids.index(client)], device=fed.device)
+    some = torch.tensor([row], device=fed.device)
     trained = Trained(seen, algorithm, state, some, alone=client is not None).eval()
     leaves = trained.leaves()
     if client is None:

@@ -18,6 +18,7 @@ class Evaluation:
     classes of the share of their examples that is recognised; ``f1``, the mean over classes of the
     harmonic mean of precision and recall, both over the classes that there are; ``confusion`` int64
     ``[classes, classes]``, how many examples of a row's class were taken for a column's.
+    ``class_names`` are those of its rows and columns, () where they are not known.
 
     >>> evaluate(run(tiny), data.load("digits").test).confusion.shape
     (10, 10)
@@ -28,6 +29,7 @@ class Evaluation:
     balanced_accuracy: float
     f1: float
     confusion: np.ndarray
+    class_names: tuple[str, ...] = ()
 
 
 def evaluation(probabilities: np.ndarray, labels: np.ndarray) -> Evaluation:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fedlib.data import DatasetError
 from fedlib.metrics.intervals import Limits, interval
-from fedlib.runs.spec import Result
+from fedlib.runs.spec import COLUMNS, Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +38,9 @@ def frame(results: Mapping[str, Iterable[Result]]) -> pd.DataFrame:
         results: a method's name and its runs.
 
     Returns:
-        columns method, seed, round, metric, client, expert, item and value.
+        columns method, seed, round, metric, client, expert, item and value, and as they are called
+        client_name and class_name: "" where a row is of none, or of one without a name. An item is
+        a class in metrics that begin with label, and in FedMix's q(z|y).
 
     Raises:
         TypeError: for runs without the names of their methods.
@@ -49,14 +53,16 @@ def frame(results: Mapping[str, Iterable[Result]]) -> pd.DataFrame:
     import pandas as pd
 
     parts = [
-        result.metrics.to_pandas().assign(method=method, seed=result.experiment.seed)
+        result.metrics.to_pandas().assign(
+            method=method, seed=result.experiment.seed, **_names(result)
+        )
         for method, runs in _named(results).items()
         for result in runs
     ]
     if not parts:
         raise ValueError("there is no run to make a frame of")
     table = pd.concat(parts, ignore_index=True)
-    return table[["method", "seed", *table.columns[:-2]]]
+    return table[["method", "seed", *COLUMNS, "client_name", "class_name"]]
 
 
 def compare(
@@ -94,6 +100,21 @@ def compare(
             Compared(method, *interval([*values.values()], limits), len(values), *difference)
         )
     return rows
+
+
+def _names(result: Result) -> dict[str, list[str]]:
+    """Return what each row's client is called, and its class."""
+    clients, classes = dict(enumerate(result.client_names)), dict[str, str]()
+    with suppress(DatasetError, ValueError):  # data of one's own may be gone
+        classes = {str(label): name for label, name in enumerate(result.class_names)}
+    q = ["q"] if getattr(result.experiment.algorithm, "condition", "") == "label" else []
+    client, metric, item = (result.metrics[n].to_pylist() for n in ("client", "metric", "item"))
+    of_class = [m.startswith("label") or m in q for m in metric]
+    pairs = zip(item, of_class, strict=True)
+    return {
+        "client_name": [clients.get(one, "") for one in client],
+        "class_name": [classes.get(one, "") if told else "" for one, told in pairs],
+    }
 
 
 def _named(results: Any) -> Mapping[str, Iterable[Result]]:

@@ -31,6 +31,7 @@ def of_run(
 ) -> dict[str, Any]:
     """Return commit, versions, processor, cost, and the segments of an interrupted run.
 
+    ``client_names`` are those of clients that have some, by id.
     ``client_mib`` is what a client holds of the last ``state``: all that is shared, and its own.
     ``state`` is the digest of the ``ending`` that a later stage begins with, ``seconds`` are wall
     time, and ``cpu_seconds`` what the process and its copies have computed.
@@ -50,6 +51,7 @@ def of_run(
         "client_mib": round(client_bytes / 2**20, 4),
         "data": fed.source,
         "state": digest(ending),
+        **({"client_names": [*fed.client_names]} if fed.client_names else {}),
         "segments": segments,
     }
 

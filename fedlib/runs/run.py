@@ -661,7 +661,7 @@ def check_finite(fed: Federation, state: State, report: Report, round: int) -> N
         bad |= ~leaf.unsqueeze(-1).flatten(1).isfinite().all(1)
     if bool(bad.any()):
         who = fed.ids[report.rows[bad.cpu().numpy()]].tolist()
-        named = ", ".join(map(str, who))
+        named = fed.called(who)
         raise TrainingDiverged(f"round {round}: the weights of client {named} are not finite", who)
     names = ", ".join([n for n, t in leaves if not bool(t.isfinite().all())][:3])
     raise TrainingDiverged(f"round {round}: after the server's step {names} is not finite")

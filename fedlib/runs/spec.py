@@ -260,7 +260,7 @@ class Result:
     provenance: dict[str, Any]
     pinned: Experiment | None = field(default=None, repr=False)
 
-    def model(self, client: int | None = None, *, device: str = "cpu") -> nn.Module:
+    def model(self, client: int | str | None = None, *, device: str = "cpu") -> nn.Module:
         """Return what was trained, as a plain module of torch in eval mode.
 
         It is the network itself where that is all a prediction is made of, and else a
@@ -271,8 +271,8 @@ class Result:
         ``predict`` does so by itself. ``state_dict`` and torch's exporters work as for any module.
 
         Args:
-            client: whose model, by id; None for what all predict together for a new client, which
-                is the global model where there is one.
+            client: whose model, by id or by name; None for what all predict together for a new
+                client, which is the global model where there is one.
             device: where it is to be.
 
         Raises:
@@ -282,6 +282,16 @@ class Result:
         from fedlib.runs.using import loaded
 
         return loaded(self, client, device)[1]
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """What its clients are called, by id, as by the values of a column; () without names."""
+        return tuple(self.provenance.get("client_names", ()))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What its classes are called, by label."""
+        return datasets.class_names(self.experiment.task.dataset)
 
     @property
     def logged(self) -> list[str]:

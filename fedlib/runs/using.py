@@ -1,5 +1,6 @@
 """What a result is good for: its model, predictions and scores on new data."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from fedlib.runs.exported import path_of
 from fedlib.runs.run import built, moved
 from fedlib.runs.spec import Result
 from fedlib.runs.store import RunFolder
+from fedlib.values import one_of
 
 
 def predict(
-    result: Result, features: Any, client: int | None = None, *, device: str = "auto"
+    result: Result, features: Any, client: int | str | None = None, *, device: str = "auto"
 ) -> np.ndarray:
     """Return what a trained model predicts for new examples.
 
@@ -31,11 +33,11 @@ def predict(
         result: a run whose state is stored.
         features: like the examples of the task's data set: images uint8 ``[N, H, W, C]``, tokens
             ``[N, T]`` or numbers ``[N, ...]``; a table has its columns in the same order.
-        client: whose model, by id; None for what all predict together for a new client.
+        client: whose model, by id or by name; None for what all predict together for a new client.
         device: as for ``run``.
 
     Returns:
-        probabilities, float32 ``[N, classes]``.
+        probabilities, float32 ``[N, classes]``, of the classes that ``result.class_names`` names.
 
     Raises:
         ValueError: for examples of another kind or shape, and for a client that there is not.
@@ -68,15 +70,15 @@ def predict(
 
 
 def evaluate(
-    result: Result, data: Any, client: int | None = None, *, device: str = "auto"
+    result: Result, data: Any, client: int | str | None = None, *, device: str = "auto"
 ) -> Evaluation:
     """Return how well a trained model does on new examples.
 
     Args:
         result: a run whose state is stored.
-        data: a pair of features, as for ``predict``, and labels, integers or truth values ``[N]``;
-            or a ``Split``. Columns that ``data.add`` takes with them are left out.
-        client: whose model, by id; None for what all predict together for a new client.
+        data: a pair of features, as for ``predict``, and labels ``[N]``, integers, truth values or
+            class names; or a ``Split``. Columns that ``data.add`` takes with them are left out.
+        client: whose model, by id or by name; None for what all predict together for a new client.
         device: as for ``run``.
 
     Returns:
@@ -96,16 +98,20 @@ def evaluate(
     features, labels = pair[:2]
     p, labels = predict(result, features, client, device=device), np.asarray(labels)
     labels = labels.astype(np.int64) if labels.dtype == bool else labels
+    if labels.dtype.kind in "UO" and labels.ndim == 1:
+        for name in labels:
+            one_of("class", str(name), result.class_names)
+        labels = np.array([result.class_names.index(str(name)) for name in labels], dtype=int)
     if labels.shape != (len(features),) or labels.dtype.kind not in "iu" or not len(labels):
         got = f"got {labels.dtype} {labels.shape}"
         raise ValueError(f"labels must be integers [{len(features)}], {got}")
     if not 0 <= labels.min() <= labels.max() < p.shape[1]:
         got = f"got {labels.min()}..{labels.max()}"
         raise ValueError(f"labels must be 0 to {p.shape[1] - 1}, {got}")
-    return evaluation(p, labels)
+    return replace(evaluation(p, labels), class_names=result.class_names)
 
 
-def loaded(result: Result, client: int | None, device: str) -> tuple[Federation, nn.Module]:
+def loaded(result: Result, client: int | str | None, device: str) -> tuple[Federation, nn.Module]:
     """Return a run's federation on a device, and a model of it; see ``Result.model``."""
     e = result.pinned or result.experiment
     here = RunFolder(e)

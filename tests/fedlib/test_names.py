@@ -1,0 +1,135 @@
+"""Clients and classes are called by the names that the data have for them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small import play
+
+from fedlib import (
+    MLP,
+    ByColumn,
+    Experiment,
+    FedAvg,
+    FedMix,
+    HoldoutByColumn,
+    LocalHoldout,
+    RunDiverged,
+    Task,
+    data,
+    evaluate,
+    frame,
+    partition,
+    predict,
+    sgd,
+    value,
+)
+from fedlib.partition import IID
+from fedlib.runs import find, run_with_state
+
+HOSPITALS = ["10", "9", "east", "north", "south", "west"]  # in their order as texts
+RNG = np.random.default_rng(0)
+WHERE = np.array(HOSPITALS)[RNG.permutation(np.arange(240) % 6)]
+X, Y = RNG.normal(size=(240, 4)), RNG.integers(2, size=240)
+
+
+@pytest.fixture
+def task(places):
+    data.add("wards", (X, Y, {"hospital": WHERE}), class_names=("well", "ill"))
+    return Task("wards", ByColumn("hospital", clients=3), MLP((4,)), LocalHoldout())
+
+
+def test_clients_that_were_drawn_have_the_names_of_their_column(task):
+    fed = task.build(5)
+    part = task.divide(5).parts["train"]
+    assert [{*WHERE[part.client(i)].tolist()} for i in range(3)] == [{n} for n in fed.client_names]
+    assert replace(task, partition=ByColumn("hospital")).build(0).client_names == (*HOSPITALS,)
+    assert replace(task, partition=IID(3)).build(0).client_names == ()
+    turned = fed.permuted(np.array([2, 0]))
+    assert turned.client_names == (fed.client_names[2], fed.client_names[0])
+    assert [turned.row(2), turned.row(fed.client_names[0])] == [0, 1]
+    assert turned.called([0, 2]) == f"0 ({fed.client_names[0]!r}), 2 ({fed.client_names[2]!r})"
+    assert fed.pooled().client_names == () and replace(fed, client_names=()).called([1]) == "1"
+
+
+WRAPPED = {
+    "LabelPermuted(ByColumn('hospital'), 2)": HOSPITALS,
+    "RepeatedDeals(ByColumn('hospital'), 2)": [*HOSPITALS, *(f"{n} (2)" for n in HOSPITALS)],
+    "ClientSubset(LabelPermuted(ByColumn('hospital', 6), 2), 3, 5)": ["north", "south"],
+    "LabelPermuted(ClientSubset(ByColumn('hospital', 6), 0, 2), 2)": ["10", "9"],
+}
+
+
+@pytest.mark.parametrize("code", WRAPPED)
+def test_what_stands_around_a_partition_keeps_its_names(code):
+    whole = eval(code, vars(partition)).split(Y, None, 0, 2, {"hospital": WHERE})
+    assert whole.names == (*WRAPPED[code],)
+    for i, name in enumerate(whole.names):
+        assert {*WHERE[whole.client(i)].tolist()} == {name.split(" ")[0]}
+
+
+def test_names_come_with_a_result_wherever_it_is_read(task):
+    e = Experiment(task, FedMix(experts=2), rounds=1, cohort=2, seed=5, audit=True)
+    result, names = play(e), task.build(5).client_names
+    assert result.client_names == find(e).client_names == names
+    assert result.class_names == ("well", "ill")
+    table = frame({"mine": [result]})
+    scored = table[table["metric"] == "test_accuracy"]
+    assert dict(zip(scored["client"], scored["client_name"], strict=True)) == dict(enumerate(names))
+    for metric in ("label_share", "q"):
+        rows = table[table["metric"] == metric]
+        assert {*zip(rows["item"], rows["class_name"], strict=True)} == {
+            ("0", "well"),
+            ("1", "ill"),
+        }
+    rest = table[(table["client"] < 0) & ~table["metric"].isin(["label_share", "q"])]
+    assert {*rest["client_name"], *rest["class_name"]} == {""}
+
+
+def test_a_client_is_asked_by_name_and_labels_are_told_by_name(task):
+    result, _ = run_with_state(
+        Experiment(task, FedAvg(), rounds=1, cohort=2, seed=5), progress=False
+    )
+    first, second, _ = result.client_names
+    assert np.array_equal(predict(result, X[:9], second), predict(result, X[:9], 1))
+    found = evaluate(result, (X, np.array(result.class_names)[Y]), first)
+    assert found.accuracy == evaluate(result, (X, Y), 0).accuracy
+    assert found.class_names == ("well", "ill")
+    with pytest.raises(ValueError, match=f"no client '{first}x': .* 0 to 2; .* are '{first}'"):
+        predict(result, X[:9], f"{first}x")
+    with pytest.raises(ValueError, match="no client 7: clients are 0 to 2, named '"):
+        predict(result, X[:9], 7)
+    with pytest.raises(ValueError, match=r"unknown class 'il'; allowed: ill, well; .* 'ill'"):
+        evaluate(result, (X[:2], ["well", "il"]))
+
+
+@value
+class Failing(FedAvg):
+    """Cannot be trained."""
+
+    def loss(self, net, params, ctx, batch):
+        raise KeyError("mine")
+
+
+def test_errors_name_the_client(task):
+    e = Experiment(task, FedAvg(client=sgd(1e30), epochs=3), rounds=3, cohort=1, seed=5)
+    with pytest.raises(RunDiverged, match=r"client \d \('\w+'\) (is|are) not finite") as caught:
+        play(e)
+    (who,) = caught.value.clients
+    assert f"client {who} ({task.build(5).client_names[who]!r})" in str(caught.value)
+    with pytest.raises(KeyError) as caught:
+        play(replace(e, algorithm=Failing(), cohort=3))
+    assert all(f"({n!r})" in caught.value.__notes__[0] for n in task.build(5).client_names)
+
+
+def test_clients_are_trained_and_scored_on_their_own_part_of_a_given_test_split(places):
+    """As users of LEAF; the second user's rule is the first one's, turned round."""
+    who = np.array(["ann", "bob"]).repeat(200)
+    x = np.random.default_rng(1).normal(size=(400, 3))
+    y = ((x[:, 0] > 0) ^ (who == "bob")).astype(int)
+    data.add("users", (x[::2], y[::2], {"user": who[::2]}), (x[1::2], y[1::2], {"user": who[1::2]}))
+    task = Task("users", ByColumn("user"), MLP((4,)), HoldoutByColumn(owner="user"))
+    fed = task.build(0)
+    tests = [fed.test.y[fed.test.client(i)].tolist() for i in range(2)]
+    assert tests == [y[1::2][:100].tolist(), y[1::2][100:].tolist()]
+    assert fed.train.sizes.tolist() == [90, 90] and fed.validation.sizes.tolist() == [10, 10]
