@@ -41,7 +41,9 @@ def add(
         train: features, labels [N], integers 0..classes-1, and a dict with further columns [N],
             such as whose an example is, for `ByColumn`. Features are images uint8 [N, H, W, C] with
             one channel or three, numbers [N, ...], kept as float32, texts [N], of which 200 tokens
-            are kept, or token ids [N, T].
+            are kept, or token ids [N, T]. Numbers of four axes are as images are, [N, H, W, C], and
+            reach a network as [N, C, H, W]; of others the axes stay where they are, channels last
+            ([N, time, C], [N, D, H, W, C]; a volume of one channel is x[..., None]).
         test: likewise; without it tasks can only hold out clients' `LocalHoldout` examples.
         class_names, vocabulary: of all labels ("0", "1", ... if there are none); of token ids.
         normalise: False leaves numbers as they are, and pixels in [0, 1].
@@ -122,6 +124,7 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
         if x.ndim == 3:
             one = x.shape[2] in (1, 3)
             hint = "; a single one is x[None]" if one else "; of one channel: x[..., None]"
+        hint = hint or "; as numbers of any shape: x.astype(np.float32)"
         what = "images must be uint8 [N, H, W, C] with one channel or three"
         raise ValueError(f"{what}, {got}{hint}")
     if x.dtype.kind in "iu" and x.ndim == 2 and whole:
@@ -130,12 +133,23 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
         return x.astype(np.int32)
     if x.dtype.kind not in ("f" if whole else "fiub") or x.ndim < 2 or 0 in x.shape[1:]:
         known = "uint8 [N, H, W, C], integers [N, T] or floats [N, ...], or texts [N]"
-        raise ValueError(f"features must be {known}, {got}")
+        raise ValueError(f"features must be {known}, {got}{_remedy(given, x)}")
     with np.errstate(over="ignore"):
         x = x.astype(np.float32)
     for row in np.flatnonzero(~np.isfinite(x).all(tuple(range(1, x.ndim)))):
         raise ValueError(f"example {row:,} has features that are NaN or infinite")
     return x
+
+
+def _remedy(given: Any, x: NDArray[Any]) -> str:
+    """The end of an error: what makes numbers of features that cannot be kept, if anything does."""
+    if hasattr(given, "toarray"):
+        return "; of a sparse matrix: x.toarray()"
+    if x.dtype.kind == "c":
+        return "; of complex numbers: np.stack([x.real, x.imag], -1)"
+    if x.ndim == 1 and x.dtype.kind in "iubf":
+        return "; of a number for each example: x[:, None].astype(np.float32)"
+    return "; as numbers of any shape: x.astype(np.float32)" if x.dtype.kind in "iub" else ""
 
 
 def _of_table(given: Any) -> NDArray[Any]:

@@ -45,8 +45,11 @@ class Family:
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the feature extractor for examples of ``shape`` and its output's width D.
 
-        Images are ``(height, width, channels)`` and arrive as ``[B, channels, height, width]``,
-        texts ``(tokens,)`` and arrive as int64 ``[B, tokens]``.
+        Images, and other numbers of three axes, are ``(height, width, channels)`` and arrive as
+        ``[B, channels, height, width]``, texts are ``(tokens,)`` and arrive as int64
+        ``[B, tokens]``. Numbers of another number of axes arrive as they were given, channels last:
+        a series ``(time, channels)``, which ``nn.Conv1d`` takes as ``x.movedim(-1, 1)``, or a
+        volume ``(depth, height, width, channels)``.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what its base is")
 
@@ -223,7 +226,8 @@ class Module(Family):
             if h.ndim != 2 or len(h) != 2:
                 raise ValueError(f"makes {list(h.shape)} of two examples, not features [2, D]")
         except Exception as error:  # whatever somebody's function raises
-            raise ValueError(f"{self}, for examples {list(shape)}: {error}") from error
+            where = f"for examples {list(shape)}, which arrive as {arriving(shape)}"
+            raise ValueError(f"{self}, {where}: {error}") from error
         return module.train(), h.shape[1]
 
     def _made(self) -> nn.Module:
@@ -254,6 +258,12 @@ def some(shape: tuple[int, ...], count: int, tokens: bool) -> Tensor:
         return torch.zeros(count, *shape, dtype=torch.int64)
     x = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0))
     return x.movedim(-1, 1) if len(shape) == 3 else x
+
+
+def arriving(shape: tuple[int, ...]) -> str:
+    """Return the axes of a batch of examples as a module takes them, as text."""
+    axes = [*shape[-1:], *shape[:-1]] if len(shape) == 3 else shape
+    return f"[{', '.join(map(str, ('B', *axes)))}]"
 
 
 @value
@@ -354,7 +364,8 @@ def dense(
 def shaped(family: Family, shape: tuple[int, ...], axes: int, kind: str) -> tuple[int, ...]:
     """Return the shape of an example; ValueError unless it has so many axes as its kind."""
     if len(shape) != axes:
-        raise ValueError(f"{family} is for {kind}, and an example here is of shape {shape}")
+        like = {1: "(tokens,)", 3: "(height, width, channels)"}[axes]
+        raise ValueError(f"{family} is for {kind} {like}, and an example here is of shape {shape}")
     return shape
 
 

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedlib.models.batch import Batch, Statistics
-from fedlib.models.families import SMALL, Family, Params, reads_tokens, seeded, some
+from fedlib.models.families import (
+    SMALL,
+    Family,
+    Params,
+    arriving,
+    reads_tokens,
+    seeded,
+    some,
+)
 from fedlib.models.functional import BatchNorm, Interceptor, blamed, drawn_by, is_statistic
 from fedlib.values import shown
 
@@ -180,8 +188,12 @@ class Net:
             leaves[name] = leaves[name] + 0.01 * torch.rand(leaves[name].shape, generator=draw)
             owner[key].copy_(leaves[name])
         x = some(self.shape, 3, self.reads_tokens)
-        with blamed(base):
-            h = self.features(leaves, x)
+        try:
+            with blamed(base):
+                h = self.features(leaves, x)
+        except ValueError as error:
+            arrive = f"examples {list(self.shape)} arrive as {arriving(self.shape)}"
+            raise ValueError(f"{error}; {arrive}") from error
         if h.shape != (3, self.width):
             wanted = f"not features [3, {self.width}]: flatten them, or return their width"
             raise ValueError(f"{self._spec} makes {list(h.shape)} of three examples, {wanted}")

@@ -20,6 +20,7 @@ from cases import refused
 from conftest import alone
 from datafiles import TEST, TRAIN, encoded, entry_of, noise, resize, write, write_texts
 from PIL import Image
+from scipy import sparse  # noqa: F401  # of a refused row
 
 import fedlib
 from fedlib import IID, MLP, ByColumn, Experiment, FastText, LeNet, LocalHoldout, Rotated, Task, run
@@ -234,9 +235,15 @@ def test_channels_have_their_own_look_and_a_dead_one_no_infinite_scale():
     assert look.std[0] == pytest.approx(x[rows, ..., 0].std() / 255) and len(data.test) == 0
 
 
-@pytest.mark.parametrize(("shape", "model"), [((5,), MLP((5,))), ((9, 9, 2), LeNet((3,), (4,)))])
+KINDS = [((9, 9, 2), LeNet((3,), (4,))), *((s, MLP((5,))) for s in [(5,), (4, 3), (2, 3, 4, 2)])]
+
+
+@pytest.mark.parametrize(("shape", "model"), KINDS)
 def test_numbers_are_scaled_by_those_that_are_trained_on(shape, model):
-    """Not by what clients hold out; every channel has mean 0 and deviation 1 in training."""
+    """Not by what clients hold out; every channel has mean 0 and deviation 1 in training.
+
+    Channels come last, and are moved first where an example has three axes, as an image has.
+    """
     x, (_, y) = floats(shape=shape), some()
     x[..., 0] = 0.1  # constant
     tests = 9 + x[:30], y[:30], {"ward": y[:30] % 2}
@@ -245,7 +252,7 @@ def test_numbers_are_scaled_by_those_that_are_trained_on(shape, model):
     fed = Task("mine", ByColumn("ward"), model, LocalHoldout(merge=True)).build(0)
     assert fed.clients == 2
     seen = fed.train.inputs(torch.arange(90)).double().numpy()
-    if len(shape) > 1:
+    if len(shape) == 3:
         seen = np.moveaxis(seen, 1, -1)
     axes = tuple(range(x.ndim - 1))
     both = np.concatenate([x, tests[0]]).astype(np.float32).astype(float)
