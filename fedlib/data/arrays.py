@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import date
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -197,12 +198,12 @@ def _column(name: str, values: Any) -> NDArray[Any]:
     if v.ndim == 1 and v.dtype.kind in "OM":
         for row in (i for i, item in enumerate(v) if missing(item)):
             raise ValueError(f"row {row:,} of column {name!r} holds no value")
-        texts = v.dtype.kind == "M" or all(isinstance(item, str) for item in v)
+        texts = v.dtype.kind == "M" or all(isinstance(item, str | date) for item in v)
         plain = np.array([] if texts else v.tolist())
         v = v.astype(str) if texts else plain if plain.dtype.kind in "iufb" else v
     if v.ndim != 1 or v.dtype.kind not in "iufbU":
-        got = f"got {v.dtype} {list(v.shape)}"
-        raise ValueError(f"column {name!r} cannot be kept: it must hold numbers or names, {got}")
+        need = f"it must hold numbers or names, as by astype(str), got {v.dtype} {list(v.shape)}"
+        raise ValueError(f"column {name!r} cannot be kept: {need}")
     return v
 
 

@@ -23,7 +23,19 @@ from PIL import Image
 from scipy import sparse  # noqa: F401  # of a refused row
 
 import fedlib
-from fedlib import IID, MLP, ByColumn, Experiment, FastText, LeNet, LocalHoldout, Rotated, Task, run
+from fedlib import (
+    IID,
+    MLP,
+    ByColumn,
+    Experiment,
+    FastText,
+    HoldoutByColumn,
+    LeNet,
+    LocalHoldout,
+    Rotated,
+    Task,
+    run,
+)
 from fedlib import data as datasets
 from fedlib.algorithms import FedMix
 from fedlib.data import DatasetError, cache, parquet
@@ -312,6 +324,20 @@ def test_whose_an_example_is_must_be_told_of_everyone(tmp_path):
     names = pd.Series(["north", "south", "west"] * 20)
     for ward in (names, names.astype("category"), names.astype(object), names.astype("string")):
         assert datasets.add("mine", (x, y, {"ward": ward})).train.columns["ward"][1] == "south"
+
+
+def test_a_column_of_dates_holds_out_the_latest_however_they_are_written():
+    """Dates of Python, and times of a zone, could not be kept."""
+    days = pd.Series(pd.date_range("2023-11-20", periods=60)).sample(frac=1, random_state=0)
+    x, y = some()
+    moments = [days.dt.tz_localize("Europe/Paris"), days.dt.date, days.astype(str)]
+    for when in (days, *moments, days.dt.day_of_year + 366 * days.dt.year):
+        datasets.add("mine", (x, y, {"ward": y % 2, "when": when}))
+        task = Task("mine", ByColumn("ward"), MLP((5,)), HoldoutByColumn(time="when"))
+        parts = [part.flat for part in task.divide(0).parts.values()]
+        for ward in (0, 1):
+            train, validation, test = (days.iloc[p[y[p] % 2 == ward]] for p in parts)
+            assert train.max() < validation.min() and validation.max() < test.min()
 
 
 def test_columns_of_a_table_are_numbers_and_an_option_says_tokens():
