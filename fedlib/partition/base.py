@@ -30,7 +30,7 @@ class Request:
     ... class OddEven(Request):
     ...     def deal(self, pool, seed):
     ...         labels = pool.labels[pool.positions]
-    ...         return Partition.from_owners(pool.positions, labels % 2, clients=2)
+    ...         return Partition.from_owners(pool.positions, labels % 2, 2, names=("even", "odd"))
     >>> task = Task("digits", OddEven(), MLP((8,)), LocalHoldout())
     >>> (task.counts(seed=0)["train"] > 0).sum(1).tolist()
     [5, 5]

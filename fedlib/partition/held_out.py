@@ -37,9 +37,10 @@ class MatchedHoldout:
     proportion; every client mirrors its shares on `validation` of them and on `test` examples of
     the test split. source "train" deals the rest of the training split, source "test" all of it
     and mirrors tests on the rest of the test split. No example is in two kinds of parts, but
-    clients may share validation and test examples. group: a column whose values are kept together,
-    such as whose records examples are: `pool` is then met as nearly as whole groups do, class
-    shares aside, and what the training split has of a group is not used from the test split.
+    clients may share validation and test examples, and these are of anybody (`HoldoutByColumn`
+    tests clients on their own). group: a column whose values are kept together, such as whose
+    records examples are: `pool` is then met as nearly as whole groups do, class shares aside, and
+    of the test split nothing is used of a group that the training split has.
     Source: 001 (docs/READINGS.md, A04).
 
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
@@ -96,9 +97,10 @@ class LocalHoldout:
     Of a client's n examples max(1, floor((1 - test) n)) are left after its test share, and of
     these the same rule with `validation` leaves its training part. So nobody is without training
     examples, and a client with very few may be without the others. merge: the request deals the
-    training split followed by the test split, as PFLlib does; else the training split only. train:
-    the share of every class of a client's training part that it keeps, rounded up, so that nobody
-    loses a class; the rest is used by nobody. Validation and test parts stay as they are.
+    training split followed by the test split, as PFLlib does; else the training split only, and the
+    test split is not used (`HoldoutByColumn` gives its examples to their owners). train: the share
+    of every class of a client's training part that it keeps, rounded up, so that nobody loses a
+    class; the rest is used by nobody. Validation and test parts stay as they are.
 
     ClassDirichlet draws the test shares as PFLlib does; 004 is
     ``LocalHoldout(test=0.25, merge=True)``.
