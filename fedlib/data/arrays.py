@@ -39,12 +39,10 @@ def add(
 
     Args:
         name: of small letters, digits and _.
-        train: features, labels [N], integers 0..classes-1, and a dict with further columns [N],
-            such as whose an example is, for `ByColumn`. Features are images uint8 [N, H, W, C] with
-            one channel or three, numbers [N, ...], kept as float32, texts [N], of which 200 tokens
-            are kept, or token ids [N, T]. Numbers of four axes are as images are, [N, H, W, C], and
-            reach a network as [N, C, H, W]; of others the axes stay where they are, channels last
-            ([N, time, C], [N, D, H, W, C]; a volume of one channel is x[..., None]).
+        train: features, labels [N] (0..classes-1), a dict of other columns [N], as for `ByColumn`.
+            Features are images uint8 [N, H, W, C] with one channel or three, numbers [N, ...], kept
+            as float32, texts [N], of which 200 tokens are kept, or token ids [N, T]. Networks see
+            [N, H, W, C] as [N, C, H, W], and all else as it is, [N, time, C] for one.
         test: likewise; without it tasks can only hold out clients' `LocalHoldout` examples.
         class_names, vocabulary: of all labels ("0", "1", ... if there are none); of token ids.
         normalise: False leaves numbers as they are, and pixels in [0, 1].
