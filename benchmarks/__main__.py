@@ -92,7 +92,7 @@ def _write(folder: Path, frame: pd.DataFrame) -> None:
     for here, rows in frame.groupby(MACHINE, sort=False, dropna=False):
         parts.append(", ".join(f"{n} {value}" for n, value in zip(MACHINE, here, strict=True)))
         parts += [said(str(name), one) for name, one in rows.groupby("case")]
-    (folder / "measured.txt").write_text("\n\n".join(parts) + "\n")
+    (folder / "measured.txt").write_text("\n\n".join(parts) + "\n", "utf-8")
 
 
 def measure(case: Case, repeat: int, device: torch.device) -> pd.DataFrame:

@@ -82,7 +82,7 @@ def _prepare(notebooks: list[Path]) -> None:
         shutil.copy(notebook, WORK / "notebooks")
     settings = WORK / "settings" / SETTINGS
     settings.parent.mkdir(parents=True)
-    settings.write_text('{"windowingMode": "none"}')
+    settings.write_text('{"windowingMode": "none"}', "utf-8")
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def _lab() -> Iterator[str]:
     options = ["--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
     options += ["--IdentityProvider.token=", "--expose-app-in-browser"]
     call = [sys.executable, "-m", "jupyter", "lab", str(WORK / "notebooks"), *options]
-    with (WORK / "lab.log").open("w") as log:
+    with (WORK / "lab.log").open("w", encoding="utf-8") as log:
         lab = subprocess.Popen(call, stdout=log, stderr=log, env=environment)
         try:
             address = f"http://127.0.0.1:{port}"

@@ -248,7 +248,7 @@ def main(arguments: list[str] | None = None) -> None:
         write(BITS, pd.DataFrame([row for of in pool.map(one, subjects()) for row in of]))
         every = [(part, *kind) for part in asked.parts for kind in kinds(part)]
         write(COSTS, pd.DataFrame(pool.map(partial(cost, device=str(asked.device)), every)))
-    (folder.parent / "GPU.md").write_text(text(folder))
+    (folder.parent / "GPU.md").write_text(text(folder), "utf-8")
 
 
 if __name__ == "__main__":

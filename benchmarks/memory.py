@@ -37,7 +37,7 @@ def peak_of_this_process() -> float:
     """
     status = Path("/proc/self/status")
     if status.exists():
-        lines = status.read_text().splitlines()
+        lines = status.read_text("utf-8").splitlines()
         return float(next(n.split()[1] for n in lines if n.startswith("VmHWM:"))) / 2**10
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / (2**20 if platform.system() == "Darwin" else 2**10)

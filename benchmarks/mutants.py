@@ -72,8 +72,8 @@ def measure(room: str, names: Sequence[str], some: Sequence[str]) -> Iterable[tu
     tests = [f"tests/{room.partition('/')[0]}/test_{name}.py" for name in TESTS[room].split()]
     marks = MARKS.get(room, "not hypothesis")
     told = CONFIGURATION.format(files=[*names], copied=copied, tests=tests, marks=marks)
-    project = (paths.ROOT / "pyproject.toml").read_text()
-    (home / "pyproject.toml").write_text(project + told.replace("'", '"'))
+    project = (paths.ROOT / "pyproject.toml").read_text("utf-8")
+    (home / "pyproject.toml").write_text(project + told.replace("'", '"'), "utf-8")
     subprocess.run([*MUTMUT, "run", "--max-children", "1", *some], cwd=home, check=False)
     for line in output_of(home, "results", "--all", "true"):
         name, _, end = line.strip().rpartition(": ")
@@ -90,7 +90,7 @@ def measure(room: str, names: Sequence[str], some: Sequence[str]) -> Iterable[tu
 def output_of(home: Path, *words: str) -> list[str]:
     """Return the lines that mutmut prints."""
     command = [*MUTMUT, *words]
-    done = subprocess.run(command, cwd=home, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=home, check=True, capture_output=True, encoding="utf-8")
     return done.stdout.splitlines()
 
 

@@ -197,7 +197,7 @@ def _ended_with(kinds: Sequence[type[Exception]], copy: Path) -> str:
 
 def _description(target: Path) -> str:
     """Return why a notebook failed: the cell, its error and where the copy lies."""
-    log = target.with_suffix(".log").read_text(errors="replace")
+    log = target.with_suffix(".log").read_text("utf-8", errors="replace")
     cell, *error = log[max(log.rfind(_ERROR), 0) :].strip().splitlines() or ["no message"]
     copy = target.with_suffix(_FAILED)
     return "\n".join([f"{target.stem} failed: {cell}", *error[-_LINES:], f"executed copy: {copy}"])

@@ -219,7 +219,7 @@ _FRAME = 500  # milliseconds between two frames of a live view
 _COARSE, _FEW = 144, 64  # pixels per inch and colours of such a frame
 _ENTROPIES = {"q_entropy": "mean entropy of a row", "q_marginal_entropy": "entropy of the marginal"}
 _WRAP = w.Layout(flex_flow="row wrap", grid_gap="4px 16px")
-_MOVING = Template(Path(__file__).with_name("moving.html").read_text())
+_MOVING = Template(Path(__file__).with_name("moving.html").read_text("utf-8"))
 
 
 class LiveRun:

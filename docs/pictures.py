@@ -160,9 +160,9 @@ def _text(x: float, y: float, text: str, size: float, fill: str = INK, how: str 
 HERE = Path(__file__).parent
 PICTURES = {
     name: Picture(**{**told, "clients": [Client(*words) for words in told["clients"]]})
-    for name, told in json.loads((HERE / "pictures.json").read_text()).items()
+    for name, told in json.loads((HERE / "pictures.json").read_text("utf-8")).items()
 }
 
 if __name__ == "__main__":
     for name, picture in PICTURES.items():
-        (HERE / "pictures" / f"{name}.svg").write_text(picture.svg())
+        (HERE / "pictures" / f"{name}.svg").write_text(picture.svg(), "utf-8")

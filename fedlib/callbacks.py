@@ -49,12 +49,12 @@ class CSV:
         """Return the rows of rounds before one: later ones are told again."""
         if not round or not self.path.exists():
             return []
-        with self.path.open(newline="") as file:
+        with self.path.open(newline="", encoding="utf-8") as file:
             told = [row for row in csv.reader(file) if row and row[0].isdecimal()]
         return [row for row in told if int(row[0]) < round]
 
     def _write(self, mode: str, rows: list[list[Any]]) -> None:
-        with self.path.open(mode, newline="") as file:
+        with self.path.open(mode, newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
 
 

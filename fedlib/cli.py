@@ -6,6 +6,7 @@ Exit codes: 0 all went well, 1 something failed, 2 the question was wrong, 130 i
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
 import sys
@@ -62,6 +63,8 @@ def main(
     Errors of ``ours``, packages, are one message; ``wrong`` are those of a wrong question.
     """
     keep_freed()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whose encoding may lack the letters of a name
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         # Not typer's own main, which forgets what an interruption has said.
         command = get_command(commands)

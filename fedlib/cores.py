@@ -75,7 +75,8 @@ def _let_threads_end() -> None:
 
 def _busy(thread: str) -> bool:
     with suppress(OSError):  # it has ended
-        return Path(_THREADS, thread, "stat").read_text().rpartition(")")[2].split()[0] in "RD"
+        told = Path(_THREADS, thread, "stat").read_text("utf-8")
+        return told.rpartition(")")[2].split()[0] in "RD"
     return False
 
 

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -471,6 +472,7 @@ def main(grid: Grid, context: Context) -> None:
         state, sent = play(e, clients, fed, state, t, form)
         rounds.append(sent)
         _save(home / SERVER, state.flat(), t + 1)
-        write(home / LEDGER, lambda file: file.write_text(json.dumps(rounds)), "what was sent")
+        put = partial(Path.write_text, data=json.dumps(rounds), encoding="utf-8")
+        write(home / LEDGER, put, "what was sent")
         down, up = map(sum, sent["wire"])
         print(f"round {t + 1} of {e.rounds}: {down:,} bytes down, {up:,} up", flush=True)

@@ -57,14 +57,14 @@ def has_avx2() -> bool:
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
     with suppress(OSError):
-        return "avx2" in CPUINFO.read_text().split()
+        return "avx2" in CPUINFO.read_text("utf-8").split()
     return False
 
 
 def model() -> str:
     """Return the model of the processor."""
     with suppress(OSError, StopIteration):
-        lines = (line.partition(":") for line in CPUINFO.read_text().splitlines())
+        lines = (line.partition(":") for line in CPUINFO.read_text("utf-8").splitlines())
         return next(model.strip() for name, _, model in lines if name.strip() == "model name")
     return platform.processor() or platform.machine()
 

@@ -628,6 +628,7 @@ def written(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for file, text in ((paths.ROOT / "FINDINGS.md", page()), (README, written(README.read_text()))):
+    readme = written(README.read_text("utf-8"))
+    for file, text in ((paths.ROOT / "FINDINGS.md", page()), (README, readme)):
         atomic.write(file, partial(Path.write_text, data=text), "the findings")
         print(file)

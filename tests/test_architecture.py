@@ -106,3 +106,28 @@ def test_no_function_is_longer_than_fifty_lines():
             if isinstance(node, ast.FunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1
                 assert length <= 50, f"{file}: {node.name} has {length} lines"
+
+
+def _without_encoding(code: str) -> list[str]:
+    """The calls that read or write text in whatever encoding the machine has."""
+    found = []
+    for node in (n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call)):
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        keywords, bare = {k.arg for k in node.keywords}, isinstance(node.func, ast.Name)
+        words = [a.value for a in node.args if isinstance(a, ast.Constant)]
+        modes = [word for word in words if isinstance(word, str)]
+        text = not any("b" in mode for mode in modes) and not {"encoding", "formats"} & keywords
+        opens = name == "open" and (bare or not node.args or modes or "newline" in keywords)
+        positional = {"read_text": 1, "write_text": 2}.get(name, 0)
+        reads = positional > len(node.args) and "encoding" not in keywords
+        if (opens and text) or reads or {"text", "universal_newlines"} & keywords:
+            found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_text_is_read_and_written_in_utf_8_whatever_the_machine_would():
+    assert len(_without_encoding("open(f)\np.read_text()\nq.open('w')\nrun(c, text=True)")) == 4
+    assert not _without_encoding("open(f, 'rb')\np.read_text('utf-8')\nq.open('wb')\nself.open(h)")
+    rooms = ("fedlib", "companion", "papers", "docs", "benchmarks", "examples")
+    for file in (f for room in rooms for f in (paths.ROOT / room).rglob("*.py")):
+        assert not (found := _without_encoding(file.read_text("utf-8"))), f"{file}: {found}"

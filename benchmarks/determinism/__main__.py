@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
     said = text(found)
     folder = Path(__file__).parent.parent if asked.keep else paths.build()
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "DETERMINISM.md").write_text(said)
+    (folder / "DETERMINISM.md").write_text(said, "utf-8")
     print(f"{said}\nwritten to {folder / 'DETERMINISM.md'}")
     sys.exit(any(found.broken().values()))
 

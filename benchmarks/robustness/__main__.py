@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not asked.keep:
         target = paths.build() / "robustness.md"
         target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(written(parts, asked.kills, asked.cases, asked.seed))
+    target.write_text(written(parts, asked.kills, asked.cases, asked.seed), "utf-8")
     print(f"\nwritten to {target}")
     return int(any(row.broken for part in parts for row in part.rows))
 

@@ -75,7 +75,7 @@ def named(plan: Plan) -> Row:
     """Let specs that come as text name functions; none may be called, nor its module imported."""
     row = Row("a spec as text that names a function")
     place = plan.place("named")
-    (place / "spy_of_specs.py").write_text(f"open({str(place / 'imported')!r}, 'w')\n")
+    (place / "spy_of_specs.py").write_text(f"open({str(place / 'imported')!r}, 'w')\n", "utf-8")
     sys.path.insert(0, str(place))
     try:
         for function in (*HARMFUL, "spy_of_specs:net"):

@@ -136,6 +136,6 @@ def touches(act: Callable[[], Any]) -> int:
 
 def limit_memory(more: int = 3 << 30) -> None:
     """Let this process have so many bytes more than it has."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    pages = int(Path("/proc/self/statm").read_text("utf-8").split()[0])
     most = pages * resource.getpagesize() + more
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

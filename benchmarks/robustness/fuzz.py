@@ -46,10 +46,10 @@ def every(row: Row, cases: Sequence[Any], act: Callable[[Any], str]) -> None:
     log = Path(os.environ["FEDLIB_RUNS"]).with_name("fuzz.log")
     begun = 0
     while begun < len(cases):
-        log.write_text("")
+        log.write_text("", "utf-8")
         child = Child(lambda begun=begun: _work(cases[begun:], act, log))  # type: ignore[misc]
         crash = _watched(child, log)
-        lines = log.read_text().splitlines()
+        lines = log.read_text("utf-8").splitlines()
         for line in lines:
             _count(row, *json.loads(line))
         begun += len(lines)
@@ -85,7 +85,7 @@ def _work(cases: Sequence[Any], act: Callable[[Any], str], log: Path) -> None:
     ran: list[str] = []
     sys.addaudithook(lambda event, args: ran.append(event) if event in CODE else None)
     limit_memory()
-    with log.open("a", buffering=1) as file:
+    with log.open("a", buffering=1, encoding="utf-8") as file:
         for case in cases:
             outcome = _outcome(case, act)
             if ran:

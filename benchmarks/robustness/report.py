@@ -84,4 +84,4 @@ def _machine() -> str:
 def _file_system() -> str:
     """Return the kind of file system of temporary files, as util-linux tells it."""
     call = ["findmnt", "--noheadings", "--output=FSTYPE", "--target", tempfile.gettempdir()]
-    return subprocess.run(call, capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(call, capture_output=True, encoding="utf-8", check=False).stdout.strip()

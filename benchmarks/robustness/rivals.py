@@ -63,7 +63,7 @@ def _of_a_run(plan: Plan, rivals: int, again: int, expected: tiny.Bits) -> Row:
     for n in range(again):
         with tiny.home(plan.place(f"rivals-{rivals}-{n}")) as place:
             ended = [c.wait() for c in _together(rivals, lambda: _play(place))]
-            _judge(row, ended, (place / "marks").read_text(), RUN.rounds)
+            _judge(row, ended, (place / "marks").read_text("utf-8"), RUN.rounds)
             row.check(tiny.bits(RUN) == expected, "the same bits")
     return row
 
@@ -83,7 +83,7 @@ def _of_an_entry(plan: Plan, rivals: int, again: int) -> Row:
     for n in range(again):
         with tiny.home(plan.place(f"rivals-data-{rivals}-{n}")) as place:
             ended = [c.wait() for c in _together(rivals, act)]
-            _judge(row, ended, (place / "marks").read_text(), 1)
+            _judge(row, ended, (place / "marks").read_text("utf-8"), 1)
             row.check(len({e.said for e in ended}) == 1, "the same examples")
     return row
 
@@ -102,7 +102,7 @@ def _killed(plan: Plan, again: int, expected: tiny.Bits) -> Row:
     for n in range(again):
         with tiny.home(plan.place(f"heir-{n}")) as place:
             first = child.Child(lambda: _play(place))
-            while not (place / "marks").exists() or not (place / "marks").read_text():
+            while not (place / "marks").exists() or not (place / "marks").read_text("utf-8"):
                 time.sleep(0.01)
             heir = child.Child(lambda: _play(place))
             first.kill(after=plan.rng("heir", n).random() * 0.2)
@@ -113,6 +113,6 @@ def _killed(plan: Plan, again: int, expected: tiny.Bits) -> Row:
                 )
             else:
                 row.broke(ended.error or "other bits")
-            rounds = len((place / "marks").read_text())
+            rounds = len((place / "marks").read_text("utf-8"))
             row.check(rounds <= RUN.rounds + 1, "at most one round lost", f"{rounds} rounds")
     return row

@@ -111,7 +111,7 @@ def _kill(pid: int) -> None:
 def children(pid: int) -> list[int]:
     """Return the processes that a process has made; none if it has ended."""
     try:
-        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()]
     except OSError:
         return []
 
@@ -128,6 +128,6 @@ def gone(team: list[int]) -> bool:
 
 def _lives(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False

@@ -37,7 +37,7 @@ def write(registry: Registry) -> tuple[Path, pd.DataFrame, pd.DataFrame]:
     file = paths.figures() / "scorecard.html"
     table, claims = numbers(registry), collected()
     page = words.page(table, orders(table), at_own_scale(registry, table), claims)
-    atomic.write(file, lambda part: part.write_text(page), "the scorecard")
+    atomic.write(file, lambda part: part.write_text(page, "utf-8"), "the scorecard")
     return file, table, claims
 
 

@@ -37,8 +37,8 @@ def main() -> int:
     _figures()
     _scorecard()
     _pages()
-    (SOURCES / "index.md").write_text(_index(names))
-    (SOURCES / "api.md").write_text(_api())
+    (SOURCES / "index.md").write_text(_index(names), "utf-8")
+    (SOURCES / "api.md").write_text(_api(), "utf-8")
     call = ["-m", "sphinx", "-q", "-b", "html", "-W", "--keep-going", "-j", "auto"]
     return subprocess.run([sys.executable, *call, str(SOURCES), str(SITE)], check=False).returncode
 
@@ -47,12 +47,13 @@ def _notebooks() -> list[str]:
     """Copy the notebooks with the outputs that they are stored with; return their names."""
     names = []
     for notebook in sorted((paths.ROOT / "notebooks").glob("*.ipynb")):
-        text = notebook.read_text().replace('\\"../docs/GLOSSARY.md\\"', '\\"../glossary.html\\"')
+        text = notebook.read_text("utf-8")
+        text = text.replace('\\"../docs/GLOSSARY.md\\"', '\\"../glossary.html\\"')
         read = json.loads(text)
         for cell in read["cells"]:
             if cell["cell_type"] == "code":
                 _adapt(cell)
-        (SOURCES / "notebooks" / notebook.name).write_text(json.dumps(read))
+        (SOURCES / "notebooks" / notebook.name).write_text(json.dumps(read), "utf-8")
         names.append(notebook.stem)
     return names
 
@@ -90,16 +91,16 @@ def _figures() -> None:
             f"*{what.replace('_', ' ')}, {scale} scale*",
             "",
         ]
-    (SOURCES / "figures.md").write_text("\n".join(lines))
+    (SOURCES / "figures.md").write_text("\n".join(lines), "utf-8")
 
 
 def _scorecard() -> None:
     """Write the scorecard anew and put its page beside the site's."""
     file, _, _ = write(REGISTRY)
     (SOURCES / "extra").mkdir()
-    page = file.read_text().replace("../notebooks/", "notebooks/").replace(".ipynb", ".html")
+    page = file.read_text("utf-8").replace("../notebooks/", "notebooks/").replace(".ipynb", ".html")
     page = page.replace("<h1>", '<p><a href="index.html">fedlib</a></p>\n<h1>', 1)
-    (SOURCES / "extra" / "scorecard.html").write_text(page)
+    (SOURCES / "extra" / "scorecard.html").write_text(page, "utf-8")
 
 
 TEXTS = {
@@ -119,12 +120,12 @@ def _pages() -> None:
         text = _text(source)
         if name == "readme":
             text = "# How to use it\n\n" + text[_opening(text) :]
-        (SOURCES / f"{name}.md").write_text(text)
+        (SOURCES / f"{name}.md").write_text(text, "utf-8")
 
 
 def _text(source: str) -> str:
     """Return a text, its links made to point into the site."""
-    text = (paths.ROOT / source).read_text()
+    text = (paths.ROOT / source).read_text("utf-8")
     text = re.sub("(docs/figures|figures/standard)/", "figures/", text)
     for other, file in TEXTS.items():
         for link in (file, f"../{file}", Path(file).name):  # as texts link to it

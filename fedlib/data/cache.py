@@ -31,6 +31,7 @@ META = "meta.json"
 SPLITS = ("train", "test")
 # Before the names of columns that are neither features nor labels.
 EXTRA = "column."
+PUNYCODE = "xn--"  # before names that are no ASCII, as in names of hosts
 # The splits of a dataset, "train" and perhaps "test", and its vocabulary, () if it has none.
 Made = tuple[dict[str, Split], tuple[str, ...]]
 
@@ -90,7 +91,7 @@ def _write(name: str, state: Any, about: dict[str, Any], made: Made) -> None:
             for column, values in part.columns.items():
                 if not re.fullmatch(r"[\w.-]+", column):
                     raise DatasetError(f"column {column!r} cannot be kept, it would name a file")
-                _save(partial / f"{split}.{EXTRA}{column}.npy", values)
+                _save(partial / f"{split}.{EXTRA}{_in_ascii(column)}.npy", values)
         meta = {"state": state, **about} | {
             "version": VERSION,
             "vocabulary": vocabulary,
@@ -103,6 +104,18 @@ def _write(name: str, state: Any, about: dict[str, Any], made: Made) -> None:
         partial.rename(folder() / name)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _in_ascii(column: str) -> str:
+    """A column's name as part of a file's, in letters that every machine's encoding has."""
+    return column if column.isascii() else PUNYCODE + column.encode("punycode").decode()
+
+
+def _column_of(file: str) -> str:
+    """The column whose values a file holds, by the file's name without its split and suffix."""
+    name = file.removeprefix(EXTRA)
+    code = name.removeprefix(PUNYCODE)
+    return name if code == name else code.encode().decode("punycode")
 
 
 def _save(path: Path, values: NDArray[Any]) -> None:
@@ -165,5 +178,5 @@ def read(name: str) -> Dataset:
 
 
 def _split(arrays: dict[str, NDArray[Any]]) -> Split:
-    extra = {n.removeprefix(EXTRA): a for n, a in arrays.items() if n.startswith(EXTRA)}
+    extra = {_column_of(n): a for n, a in arrays.items() if n.startswith(EXTRA)}
     return Split(arrays["features"], arrays["labels"], dict(sorted(extra.items())))

@@ -289,7 +289,7 @@ class RunFolder:
     def write_record(self, name: str, record: dict[str, Any]) -> None:
         """Write the spec, the provenance, with which a run is complete, or why it stopped."""
         text = json.dumps(record, indent=1)
-        atomic.write(self.path / name, lambda part: part.write_text(text), f"the {name}")
+        atomic.write(self.path / name, lambda part: part.write_text(text, "utf-8"), f"the {name}")
 
     def write_metrics(self, metrics: pa.Table) -> None:
         """Store metrics, which may be ahead of the checkpoint but never behind."""

@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import pickle
 import re
+import subprocess
 import sys
 import zlib
 from dataclasses import replace
@@ -235,6 +237,52 @@ def test_arrays_come_back_under_their_name_in_every_process():
     assert datasets.describe("mine") == ("cache", str(cache.folder()))
     elsewhere = "from fedlib import data as d; print(d.load('mine').fingerprint)"
     assert alone(elsewhere).stdout.strip() == data.fingerprint != ""
+
+
+NAMED = """
+import numpy as np, sys
+from fedlib import CSV, MLP, ByColumn, Experiment, FedAvg, LocalHoldout, Task, data, run, value
+from fedlib.cli import main
+
+@value
+class Gr\u00f6\u00dfe(FedAvg):
+    def observe(self, *args, **more):
+        return {"\u0394": 1.0}
+
+x, where = np.random.default_rng(0).normal(size=(40, 2)), ["Zo\u00eb", "\u674e"] * 20
+data.add("mine", (x, np.arange(40) // 2 % 2, {"S\u00fcd": where}), class_names=["\u2713", "no"])
+task = Task("mine", ByColumn("S\u00fcd"), MLP((4,)), LocalHoldout())
+e = Experiment(task, Gr\u00f6\u00dfe(), rounds=1, cohort=2)
+run(e, progress=False, callbacks=[CSV(sys.argv[1])])
+sys.exit(main(["runs"]))
+"""
+
+
+@pytest.mark.slow
+def test_names_that_are_no_ascii_pass_where_the_machine_knows_ascii_only(tmp_path, places):
+    """Of columns, classes, clients, algorithms and metrics; no file is in its own encoding."""
+    (tmp_path / "named.py").write_text(NAMED, "utf-8")
+    words = "-X", "utf8=0", "-X", "warn_default_encoding"
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    call = [sys.executable, *words, str(tmp_path / "named.py"), str(tmp_path / "log.csv")]
+    done = subprocess.run(call, env=os.environ | ascii_only, capture_output=True, text=True)
+    assert done.returncode == 0 and "Gr\\xf6\\xdfe" in done.stdout, done.stderr
+    assert not re.search(r"fedlib/\S+ EncodingWarning", done.stderr)
+    assert "1,\u0394,1.0" in (tmp_path / "log.csv").read_text("utf-8")
+    data = datasets.load("mine")
+    assert data.train.columns["S\u00fcd"][1] == "\u674e" and data.class_names[0] == "\u2713"
+    assert all(path.name.isascii() for path in (cache.folder() / "mine").iterdir())
+    # What was stored under the name itself is still found.
+    meta = cache.meta_of("mine")
+    for split in ("train", "test"):
+        file = next(name for name in meta["files"] if name.startswith(f"{split}.column"))
+        (cache.folder() / "mine" / file).rename(
+            cache.folder() / "mine" / f"{split}.column.S\u00fcd.npy"
+        )
+        meta["files"][f"{split}.column.S\u00fcd.npy"] = meta["files"].pop(file)
+    meta["sum"] = zlib.crc32(json.dumps(meta).encode())
+    (cache.folder() / "mine" / "meta.json").write_text(json.dumps(meta))
+    assert datasets.load("mine").train.columns["S\u00fcd"][1] == "\u674e"
 
 
 def test_channels_have_their_own_look_and_a_dead_one_no_infinite_scale():
