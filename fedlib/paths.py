@@ -17,7 +17,7 @@ ROOT: Path = _PARENT if IN_CHECKOUT else Path.cwd()
 def _folder(variable: str, default: Path) -> Path:
     given = os.environ.get(variable)
     place = Path(given or default).expanduser().absolute()
-    if place.is_file():
+    if os.path.isfile(place):  # False, too, for a folder that one may not look into
         raise NotADirectoryError(f"{variable}: {place} is a file, and no folder")
     if given:  # a relative one stays where it was read first, for processes that are started, too
         os.environ[variable] = str(place)

@@ -16,11 +16,13 @@ steers them::
 
     HF_ENDPOINT            a mirror of the hub, in place of https://huggingface.co.
     HF_HUB_OFFLINE=1       asks nobody: what was downloaded before is all that there is.
+    HTTPS_PROXY            a proxy to go through.
 """
 
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache as remembered
 from functools import partial
 from pathlib import Path
@@ -34,6 +36,7 @@ from fedlib.values import one_of
 SAMPLE = "_sample"
 LISTED_SAMPLES = ("cifar100_sample", "tiny_imagenet_sample", "femnist_sample")
 DIGITS = "digits"
+STEERS = ("HF_HUB_OFFLINE", "HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
 
 def names() -> tuple[str, ...]:
@@ -200,17 +203,20 @@ def add_from_hub(
     """Store a dataset of the Hugging Face hub, or of a local folder, under a name of one's own.
 
     Args:
-        name: as for `add`, like all that follows from class_names on.
+        name: as for `add`, like normalise.
         repository: owner/name on the hub; or a folder, a `Path` or text that begins with /, . or ~.
         features: a column of pictures, texts (200 tokens of each are kept) or lists of numbers, or
             some columns of numbers.
         label: the column of class numbers.
         columns: others to keep, such as whose an example is.
         splits: the one for training and, if there is one, the one for tests.
-        folder: where in the repository the files <split>-00000-of-0000N.parquet lie.
+        folder: where in the repository the files <split>-*.parquet, <split>.parquet or
+            <split>/*.parquet lie; where it holds none, they are looked for in the whole of a local
+            folder, and in each folder in it.
         revision: a commit, a tag or a branch.
+        class_names: of all labels; by default those that the files give, or "0", "1", ...
         tokens: whether whole numbers are token ids; by default those of lists are, and those of
-            several columns are not.
+            columns are not.
 
     Raises:
         ValueError: as `add`.
@@ -219,8 +225,12 @@ def add_from_hub(
     chosen = (features,) if isinstance(features, str) else tuple(features)
     record = Record((), (), (), (), (0, 0), revision=revision, splits=tuple(splits),
                     features=chosen, label=label, columns=tuple(columns))  # fmt: skip
-    made = parquet.raw(_fetched(repository, folder, record), record, name)
-    tokens = False if tokens is None and len(chosen) > 1 else tokens
+    files = _fetched(repository, folder, record)
+    made = parquet.raw(files, record, name)
+    if not len(class_names):
+        told = parquet.class_names(next(iter(files.values()))[0], label)
+        most = 1 + max(int(part.labels.max(initial=-1)) for part in made.values())
+        class_names = told[:most] if len(told) >= most else ()  # of those that occur
     train, *tests = ((part.features, part.labels, part.columns) for part in made.values())
     test = tests[0] if tests else None
     return add(name, train, test, class_names, (), normalise, tokens)
@@ -230,28 +240,56 @@ def _fetched(repository: str | Path, folder: str, record: Record) -> parquet.Fil
     """The files of a set from a folder or the hub. DatasetError when they cannot be had."""
     place = Path(repository).expanduser()
     if isinstance(repository, Path) or place.is_absolute() or repository[:1] in ".~":
-        for home in (place / folder, place):
-            if files := parquet.files_of(home, record):
-                return files
-        raise DatasetError(f"{place} has no files of all splits {record.splits}, nor has {folder}")
+        return _local(place, folder, record)
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
 
     if progress.quiet() or not progress.watched():
         disable_progress_bars()
+    within = "" if folder in ("", ".") else f"{folder.strip('/')}/"
+    wanted = [within + how.format(split) for split in record.splits for how in parquet.LAYOUTS]
     try:
         commit = snapshot_download(
             repository,
             repo_type="dataset",
             revision=record.revision,
-            allow_patterns=[f"{folder}/{split}-*.parquet" for split in record.splits],
+            allow_patterns=wanted,
             cache_dir=paths.cache() / "downloads",
-            endpoint=os.environ.get("HF_ENDPOINT") or None,
+            endpoint=os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or None,
         )
     except Exception as error:  # of its HTTP library too, which is another in every version
         reason = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
-        raise DatasetError(f"{repository} cannot be had: {reason}") from error
-    files = parquet.files_of(Path(commit) / folder, record)
+        asked = ", ".join(n for n in STEERS if os.environ.get(n) or os.environ.get(n.lower()))
+        advice = f"check {asked or 'the network'}, or give a folder with its Parquet files"
+        raise DatasetError(f"{repository} cannot be had: {reason}; {advice}") from error
+    files = parquet.files_of(Path(commit) / within, record)
     if not files:
-        raise DatasetError(f"{repository} has no files of all splits {record.splits} in {folder}")
+        convert = "the hub's own are in folder='default' of revision='refs/convert/parquet'"
+        lack = f"has no files of all splits {record.splits} in {folder}: {', '.join(wanted)}"
+        raise DatasetError(f"{repository} {lack}; {convert}")
     return files
+
+
+def _local(place: Path, folder: str, record: Record) -> parquet.Files:
+    """The files of a set from a folder. DatasetError says what they would be called, and where."""
+    if not place.is_dir():
+        raise DatasetError(f"{place} is no folder: name the one that holds {record.splits}")
+    inner = sorted(p for how in ("*", f"*/{folder}") for p in place.glob(how) if p.is_dir())
+    for homes in ([place / folder], [place], inner):
+        found = {home: files for home in homes if (files := parquet.files_of(home, record))}
+        if len(found) == 1:
+            return next(iter(found.values()))
+        if found:
+            several = ", ".join(str(home.relative_to(place)) for home in found)
+            lack = f"has no files of all splits {record.splits} itself"
+            raise DatasetError(f"{place} {lack}, but folders have: name one as folder=, {several}")
+    one = [replace(record, splits=(split,)) for split in record.splits]
+    homes = [place / folder, place, *inner]
+    lacking = [r.splits[0] for r in one if not any(parquet.files_of(home, r) for home in homes)]
+    called = [how.format(split) for split in lacking for how in parquet.LAYOUTS]
+    there = sorted(str(p.relative_to(place)) for how in ("*", "*/*") for p in place.glob(how))
+    raise DatasetError(
+        f"{place} has no files of all splits {record.splits}: looked for"
+        f" {', '.join(called) or 'them in one folder'} there and in its folders, {folder} first;"
+        f" it has {', '.join(there[:8]) or 'no files'}; name others as splits= and folder="
+    )

@@ -6,10 +6,13 @@ dropped. Whatever would lose something is refused: more bits, other colours, alp
 """
 
 import io
+import json
 import re
+import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,19 +35,42 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")  # others may start prog
 GREY, COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "PA")
 BITS = 258  # a TIFF's tag, bits per value
 
-# The customary "basic English" rules: these marks are tokens, those below only separate.
-_TOKEN = re.compile(r"""['.,()!?]|[^\s'.,()!?;:]+""")
+# Ideographs, kana and scripts of Southeast Asia (as in Unicode's line breaking, UAX #14), which put
+# no blanks between words, and the marks of such texts.
+_ALONE = (
+    "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\u2e80-\u2fdf\u3001-\u312f"
+    "\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua4cf\ua980-\ua9ff\uaa60-\uaadf"
+    "\uf900-\ufaff\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff9f"
+    "\U00016fe0-\U0001b2ff\U00020000-\U0003ffff"
+)
+# The customary "basic English" rules: these marks are tokens, those below only separate. So do
+# blanks of no width, and each character of a script without blanks is a token.
+_TOKEN = re.compile(rf"""['.,()!?]|[{_ALONE}]|[^\s'.,()!?;:\u200b\ufeff{_ALONE}]+""")
 
 Files = dict[str, list[Path]]
+# How the files of a split are called in a folder: by the hub, by hand, and by what writes in parts.
+LAYOUTS = ("{}-*.parquet", "{}.parquet", "{}/*.parquet")
 
 
 def files_of(folder: Path, record: Record) -> Files:
-    """The files `<split>-00000-of-0000N.parquet` of each split in order, {} unless all have some.
+    """The files of each split in order, {} unless all have some that are called as one layout says.
 
-    Older files of the hub have a hash before the suffix.
+    Names that begin with a dot or _ are of what other programs note beside the data.
     """
-    files = {split: sorted(folder.glob(f"{split}-*.parquet")) for split in record.splits}
-    return files if all(files.values()) else {}
+    for layout in LAYOUTS:
+        found = {split: sorted(folder.glob(layout.format(split))) for split in record.splits}
+        files = {split: [p for p in at if p.name[0] not in "._"] for split, at in found.items()}
+        if all(files.values()):
+            return files
+    return {}
+
+
+def class_names(path: Path, label: str) -> tuple[str, ...]:
+    """The names of classes that a file written by the datasets library has, () without any."""
+    with reading(path), suppress(KeyError, TypeError, ValueError):
+        told = json.loads((pq.read_schema(path).metadata or {})[b"huggingface"])
+        return tuple(map(str, told["info"]["features"][label]["names"]))
+    return ()
 
 
 def require_official(name: str, record: Record, files: Files, where: object) -> None:
@@ -85,7 +111,17 @@ def tokenised(splits: dict[str, Split], length: int) -> Made:
     """Splits of texts as ids, and their vocabulary, which knows nothing of test texts."""
     vocabulary = learn(splits["train"].features, length)
     ids = {n: encode(part.features, length, vocabulary) for n, part in splits.items()}
+    for name in ids.keys() - {"train"}:
+        warn_of_unknown(ids[name], f"{name} texts")
     return {n: replace(part, features=ids[n]) for n, part in splits.items()}, vocabulary
+
+
+def warn_of_unknown(ids: NDArray[np.int32], what: str) -> None:
+    """Warn where a vocabulary lacks most tokens of texts, so that nothing can be learnt of them."""
+    share = (ids == UNKNOWN).sum() / max(int((ids != PADDING).sum()), 1)
+    if share > 0.5:
+        why = "another language, or no blanks between words: put blanks between the tokens"
+        warnings.warn(f"{share:.0%} of the tokens of {what} are unknown: {why}", stacklevel=2)
 
 
 def _common(files: Files, record: Record) -> tuple[int, ...]:
@@ -162,8 +198,9 @@ def _read(path: Path, record: Record, bar: Any) -> Split:
         if not len(table):
             raise ValueError("there are no rows")
         labels = _plain(record.label, table.column(record.label))
-        if labels.dtype.kind not in "iu":
-            raise ValueError(f"column {record.label!r} must hold integers, not {labels.dtype}")
+        if labels.dtype.kind not in "iub":
+            first = f"{labels.dtype}, such as {labels[0]} in row 0"
+            raise ValueError(f"column {record.label!r} must hold integers, not {first}")
         classes = len(record.class_names)
         for row in np.flatnonzero((labels < 0) | (labels >= (classes or np.inf))):
             raise ValueError(f"row {row:,}: label {labels[row]} is outside 0..{classes - 1}")
@@ -185,8 +222,10 @@ def _features(path: Path, record: Record, table: pa.Table, bar: Any) -> NDArray[
         for row in np.flatnonzero(lengths != lengths[0]):
             raise ValueError(f"row {row:,}: {lengths[row]} numbers in {name!r}, not {lengths[0]}")
         return np.array(cells.to_pylist())
-    if not shape:
-        return np.column_stack([_plain(name, table.column(name)) for name in record.features])
+    if not shape:  # a table, whose columns keep their names
+        columns = [_plain(name, table.column(name)) for name in record.features]
+        named = [(n, c.dtype) for n, c in zip(record.features, columns, strict=True)]
+        return np.asarray(np.rec.fromarrays(columns, dtype=named))
     seen = np.empty((len(cells), *shape), np.uint8)
     for i, picture in enumerate(_pictures(name, cells)):
         with reading(path, f", row {i:,}"):
@@ -198,7 +237,10 @@ def _features(path: Path, record: Record, table: pa.Table, bar: Any) -> NDArray[
 def _complete(name: str, column: pa.ChunkedArray) -> None:
     if column.null_count:
         row = column.is_null().index(True).as_py()
-        raise ValueError(f"row {row:,}: column {name!r} holds no value")
+        lack = (
+            f"{column.null_count:,} of {len(column):,} rows lack one: fill them, or leave them out"
+        )
+        raise ValueError(f"row {row:,}: column {name!r} holds no value; {lack}")
 
 
 def _plain(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
@@ -217,10 +259,12 @@ def _plain(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
 def tokens(text: str) -> list[str]:
     """The tokens of a text: lower-case words and the punctuation marks between them.
 
-    Quotation marks vanish; semicolons and colons separate words. Tokens joined by spaces give the
-    same tokens again, so text that was tokenised before is left alone.
+    Quotation marks vanish; semicolons and colons separate words. Where a script puts no blanks
+    between words, as Chinese, Japanese and Thai do, every character is a token. Letters with marks
+    are composed first (NFC). Tokens joined by spaces give the same tokens again, so text that was
+    tokenised before is left alone.
     """
-    return _TOKEN.findall(text.lower().replace('"', ""))
+    return _TOKEN.findall(unicodedata.normalize("NFC", text.lower()).replace('"', ""))
 
 
 def learn(texts: Iterable[str], length: int) -> tuple[str, ...]:

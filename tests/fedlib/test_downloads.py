@@ -1,6 +1,8 @@
 """Downloads: what huggingface_hub is asked for, and what is made of what it brings or does not."""
 
 import io
+import json
+import os
 from fnmatch import fnmatch
 from inspect import signature
 from pathlib import Path
@@ -85,7 +87,9 @@ def test_a_set_of_several_files_is_fetched_once(served, places, monkeypatch):
 
 def test_what_cannot_be_had_or_read_is_an_error_that_says_what_to_do(served, femnist, places):
     served.fails = ConnectionError("refused")
-    with pytest.raises(DatasetError, match=r"cannot be had: Connection.*: refused\. Set FEDLIB_D"):
+    with pytest.raises(
+        DatasetError, match=r"cannot be had: .*refused; check HF_HUB_OFFLINE, HF_ENDPOINT.* Set FED"
+    ):
         datasets.load("femnist")
     served.fails = None
     served.offer("femnist", {TRAIN: b"PAR1 corrupt"})
@@ -136,9 +140,34 @@ def test_a_set_of_the_hub_by_the_columns_to_use(served, places, features, shape,
     assert served.asked == [("who/wards", "main", "https://mirror")]
 
 
+def test_what_the_hub_itself_makes_of_a_set_is_found_and_classes_have_their_names(served):
+    """In folders by split; the mirror's address may end with a slash."""
+    names = {"info": {"features": {"class": {"names": ["no", "so", "yes", "new"]}}}}
+    made = pq.read_table(io.BytesIO(table(12)[1]))
+    sink = io.BytesIO()
+    pq.write_table(made.replace_schema_metadata({"huggingface": json.dumps(names)}), sink)
+    paths = "default/train/0000.parquet", "default/train/0001.parquet", "default/test/0000.parquet"
+    served.sets["who/wards"] = dict.fromkeys(paths, sink.getvalue())
+    os.environ["HF_ENDPOINT"] = "https://mirror/ "
+    how = {"folder": "default/", "revision": "refs/convert/parquet"}
+    data = datasets.add_from_hub("wards", "who/wards", ("age", "beds"), "class", **how)
+    assert len(data.train) == 24 and len(data.test) == 12
+    assert data.class_names == ("no", "so", "yes") and data.feature_names == ("age", "beds")
+    assert served.asked == [("who/wards", "refs/convert/parquet", "https://mirror")]
+    data = datasets.add_from_hub("wards", "who/wards", "age", "class", **how, class_names="abc")
+    assert data.class_names == (*"abc",)
+    served.sets["who/wards"] = {TRAIN: sink.getvalue()}
+    for top in (".", ""):
+        data = datasets.add_from_hub(
+            "wards", "who/wards", "beds", "class", splits=("train",), folder=top
+        )
+        assert data.train.features.dtype == np.float32, "a column of whole numbers, and no tokens"
+
+
 @refused("hub")
 def test_what_is_no_set_of_the_hub_is_refused_and_nothing_written(served, places, code, message):
     odd = {"gap": [0.5] * 3 + [None] + [0.5] * 8, "ragged": [[1.0]] * 11 + [[1.0, 2.0]]}
+    odd |= {"hole": [float("nan") if i == 5 else i for i in range(12)]}
     served.sets["who/wards"] = {f"x/{TRAIN}": table(12, **odd)[1]}
     asked = {"features": "photo", "label": "class", "folder": "x"} | eval(f"dict({code})")
     with pytest.raises((DatasetError, ValueError), match=message):
