@@ -27,7 +27,7 @@ class Augmentation:
     """Any batched function of training examples, drawn for every batch; this one does nothing.
 
     One's own is a value that inherits from this one and overrides ``__call__``. It is given what a
-    data set stores: uint8 ``[N, H, W, C]``, float32 ``[N, ...]`` or int32 tokens ``[N, T]``, and
+    data set stores: uint8 ``[N, H, W, C]``, floats ``[N, ...]`` or int32 tokens ``[N, T]``, and
     ``numbers`` uniform ones in [0, 1) per example, ``[N, numbers]``, which are its only randomness.
     Where it is ``images_only`` other examples stay as they are.
 
@@ -96,13 +96,14 @@ NOTHING = Precomputed({}, {})
 class Table:
     """Who holds which example of one split (train, validation or test).
 
-    ``x`` is uint8 ``[N, height, width, channels]``, int32 ``[N, tokens]`` for text, or float32
-    ``[N, ...]``, and ``y`` int64 ``[N]``, shared by all clients; ``flat`` int64 ``[held]`` points
-    into them, client after client, of whom client i holds ``sizes[i]``. ``side`` holds per-example
-    side information, int64 ``[held]`` each. So a table is as large as what is held: rows of one
-    width are made of those clients only that are trained or evaluated together (``padded``).
-    ``scale`` and ``shift``, a number per value of an image ``[height * width * channels]``, turn
-    pixels into normalised floats, and other numbers likewise; text has none.
+    ``x`` is uint8 ``[N, height, width, channels]``, int32 ``[N, tokens]`` for text, or float32 or
+    float64 ``[N, ...]``, and ``y`` int64 ``[N]``, shared by all clients; ``flat`` int64 ``[held]``
+    points into them, client after client, of whom client i holds ``sizes[i]``. ``side`` holds
+    per-example side information, int64 ``[held]`` each. So a table is as large as what is held:
+    rows of one width are made of those clients only that are trained or evaluated together
+    (``padded``). ``scale`` and ``shift``, a number per value of an image ``[height * width *
+    channels]``, turn pixels into normalised float32, and other numbers likewise, computed in their
+    own precision; text has none.
     ``augment`` changes examples at random each time they are trained on. ``apart`` says that the
     examples are no client's own, as a test split is, ``shared`` that every client has all of
     ``flat``.
@@ -256,7 +257,8 @@ class Table:
         if not len(self.scale):
             return flat.to(torch.int64).view(shape)
         # A number per value, not per channel: broadcasting over three channels is slow.
-        seen = flat.to(torch.float32).mul_(self.scale).add_(self.shift).view(shape)
+        seen = flat.to(self.scale.dtype).mul_(self.scale).add_(self.shift)
+        seen = seen.to(torch.float32).view(shape)
         return seen.movedim(-1, -3) if self.x.ndim == 4 else seen
 
     def counts(self, kinds: int, side: str = "") -> Tensor:

@@ -17,6 +17,7 @@ from torch.nn import functional
 from fedlib import data as datasets
 from fedlib import processor
 from fedlib.data import OWN, Dataset, Fitted, Split
+from fedlib.data.parquet import warn_of_unknown
 from fedlib.federation import OPTED_IN, Augmentation, Federation, Table
 from fedlib.models import Family, Net
 from fedlib.partition import LabelPermuted, Partition, Request, Rotated, balanced, holdout
@@ -26,6 +27,7 @@ from fedlib.values import UnknownName, one_of, value
 Pool = tuple[Tensor, Tensor]
 Layer = TypeVar("Layer", bound=Request)
 BLOCK = 4096  # images turned at once
+LARGE = 1e4  # deviations from 0 to the mean of numbers that float32 still brings to scale
 
 
 def view(
@@ -237,6 +239,9 @@ class Task:
             fitted = self._fitted(data, division, inside) if self._fits(data) else _constant(data)
         tables = self._tables(data, division, seed, where, fitted)
         train = tables["train"]
+        if fitted.ids is not None:
+            test = tables["test"]
+            warn_of_unknown(test.x[test.flat].cpu().numpy(), "the clients' test texts")
         train.augment = self.augment
         if self.augment and self.augment.images_only and len(data.shape) != 3:
             train.augment = None
@@ -321,7 +326,10 @@ class Task:
         times = math.prod(data.shape) // max(len(fitted.mean), 1)
         mean, std = (np.tile(v, times) for v in (fitted.mean, fitted.std))
         unit = 255 if data.train.features.dtype == np.uint8 else 1
-        scale, shift = (torch.tensor(v).float().to(device) for v in (1 / (unit * std), -mean / std))
+        # Numbers that are large next to how they vary are brought to scale in float64.
+        near = data.train.features.dtype != np.float64 and (np.abs(mean) <= LARGE * std).all()
+        kind = torch.float32 if near else torch.float64
+        scale, shift = (torch.tensor(v).to(device, kind) for v in (1 / (unit * std), -mean / std))
         tables = {}
         for name, part in division.parts.items():
             pool = pools[division.origin[name]]

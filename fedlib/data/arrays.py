@@ -5,9 +5,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from functools import lru_cache
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +16,23 @@ from numpy.typing import NDArray
 from fedlib.data import cache, parquet
 from fedlib.data.cache import OWN
 from fedlib.data.records import RECORDS, Dataset, DatasetError, Split
+from fedlib.data.tables import (
+    array_of,
+    missing,
+    named,
+    require_columns,
+    require_finite,
+    require_same_rows,
+)
 
+NUMBER = "class_names, labels = np.unique(labels, return_inverse=True)"
+REGRESSION = "regression is not supported; np.digitize makes classes of numbers"
+NO_LABEL = "leave out examples without a label"
+SEVERAL = "several labels of an example, or shares of them, are not supported"
 # Features, labels and, if there are any, further columns by name.
 Given = tuple[Any, Any] | tuple[Any, Any, Mapping[str, Any]]
-CONSTANT = 1e-6  # what varies by no larger share of its mean has no scale
+CONSTANT = 1e-14  # what varies by no larger share of its mean, as by rounding, has no scale
+LOST = 1e-3  # how much of a deviation may be lost where numbers are kept as float32
 BLOCK = 4096  # examples that are looked at together
 
 
@@ -40,14 +53,16 @@ def add(
     Args:
         name: of small letters, digits and _.
         train: features, labels [N] (0..classes-1), a dict of other columns [N], as for `ByColumn`.
-            Features are images uint8 [N, H, W, C] with one channel or three, numbers [N, ...], kept
-            as float32, texts [N], of which 200 tokens are kept, or token ids [N, T]. Networks see
-            [N, H, W, C] as [N, C, H, W], and all else as it is, [N, time, C] for one.
+            Features are images uint8 [N, H, W, C] with one channel or three, numbers [N, ...] or a
+            table of pandas, Arrow or Polars, kept as float32 (float64 where that would lose what
+            varies, as seconds since 1970 do), texts [N], of which 200 tokens are kept, or token ids
+            [N, T]. Networks see [N, H, W, C] as [N, C, H, W], and all else as it is. Objects of
+            pandas have one index, as rows are joined by place.
         test: likewise; without it tasks can only hold out clients' `LocalHoldout` examples.
         class_names, vocabulary: of all labels ("0", "1", ... if there are none); of token ids.
         normalise: False leaves numbers as they are, and pixels in [0, 1].
         tokens: whether whole numbers [N, T] are token ids; by default those of an array are, and
-            those of a table, as of pandas, are not.
+            those of a table are not.
 
     Raises:
         ValueError: for other arrays and for names that are taken, with nothing written.
@@ -61,9 +76,7 @@ def add(
     splits = {split: checked(split, part, tokens) for split, part in given.items()}
     names = named(train[0])
     require_columns(given.get("test", train)[0], names, "test")
-    kinds = {n: (p.features.dtype.name, *p.features.shape[1:]) for n, p in splits.items()}
-    if len(set(kinds.values())) > 1 or not len(splits["train"]):
-        raise ValueError(f"features are {kinds}: shapes differ, or there is nothing to train on")
+    splits = _as_kept(splits, names, normalise)
     about: dict[str, Any] = {"source": OWN, "class_names": _named(splits, class_names)}
     if texts := splits["train"].features.dtype == object:
         splits, vocabulary = parquet.tokenised(splits, parquet.LENGTH)
@@ -73,6 +86,28 @@ def add(
     about |= {"mean": [0.0] * channels, "std": [1.0] * channels}
     about |= {"fit": texts or (numbers and normalise), "feature_names": names}
     return cache.get(name, None, about, lambda: (splits, tuple(vocabulary)))
+
+
+def _as_kept(splits: dict[str, Split], names: list[str], normalise: bool) -> dict[str, Split]:
+    """Splits whose numbers are of one kind: float32, or float64 where that would lose what varies.
+
+    That is so of seconds since 1970. ValueError where shapes differ, or where numbers that are not
+    normalised would have to be float32, as networks compute.
+    """
+    x, kind = splits["train"].features, "float32"
+    if x.dtype == np.float64 and len(x) and (lost := np.flatnonzero(_lost(x)).tolist()):
+        kind = "float64"
+        if not normalise:
+            which = f"column {names[lost[0]] if names else lost[0]!r}"
+            wrong = "varies too little for how large it is, as networks compute in float32"
+            raise ValueError(f"{which} {wrong}: subtract its mean, or let normalise be True")
+    for name, part in splits.items():
+        if part.features.dtype.kind == "f":
+            splits[name] = replace(part, features=part.features.astype(kind, copy=False))
+    kinds = {n: (p.features.dtype.name, *p.features.shape[1:]) for n, p in splits.items()}
+    if len(set(kinds.values())) > 1 or not len(x):
+        raise ValueError(f"features are {kinds}: shapes differ, or there is nothing to train on")
+    return splits
 
 
 def added() -> tuple[str, ...]:
@@ -92,28 +127,33 @@ def checked(split: str, part: Given, tokens: bool | None = None) -> Split:
     columns = part[2] if len(part) > 2 else {}
     if not isinstance(columns, Mapping):
         raise ValueError(f"{split}: columns must be a dict by name, not {type(columns).__name__}")
-    for what, given in {"features": part[0], "labels": part[1], **columns}.items():
-        if np.ma.is_masked(given):
-            wrong = "has masked values, which would count as what lies below: fill them, or leave"
-            raise ValueError(f"{split}: {what!r} {wrong} these examples out")
+    given = [("features", part[0]), ("labels", part[1]), *columns.items()]
     try:
-        kept = {name: _column(name, values) for name, values in columns.items()}
-        return Split(_features(part[0], tokens), _labels(np.array(part[1])), kept)
+        for what in (name for name, values in given if np.ma.is_masked(values)):
+            wrong = "has masked values, which would count as what lies below: fill them, or leave"
+            raise ValueError(f"{what!r} {wrong} these examples out")
+        require_same_rows(*given)
+        kept = {str(name): _column(str(name), values) for name, values in columns.items()}
+        if len(kept) < len(columns):
+            raise ValueError(f"columns must have different names, as text: {[*columns]}")
+        return Split(_features(part[0], tokens), labels_of(part[1]), kept)
     except ValueError as error:
         raise ValueError(f"{split}: {error}") from error
 
 
 def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
-    """Features as they are stored: uint8, int32, float32, or texts as objects."""
-    whole = tokens if tokens is not None else not hasattr(given, "columns")
-    x = np.array(given, order="C")
-    # Numbers of several kinds, or nullable ones.
-    if x.dtype == object and x.ndim == 2 and hasattr(given, "dtypes"):
-        x = _of_table(given)
+    """Features as they are stored: uint8, int32, float32, or texts as objects.
+
+    Numbers of more digits stay float64 here; ``_kept_as`` says whether these are needed.
+    """
+    x, names = array_of(given), named(given)
+    whole = tokens if tokens is not None else not names
     got = f"got {x.dtype} {list(x.shape)}"
     if x.ndim == 1 and x.dtype.kind in "UO" and len(x):
         for i in (i for i, text in enumerate(x) if not isinstance(text, str)):
-            raise ValueError(f"texts must be strings, and example {i:,} is {x[i]!r}")
+            made = "; pandas.DataFrame makes a table of records, numpy.stack an array of arrays"
+            hint = made if hasattr(x[i], "__len__") else ""
+            raise ValueError(f"texts must be strings, and example {i:,} is {x[i]!r}{hint}")
         return x.astype(object)
     if x.dtype == np.uint8 and (x.ndim == 4 or (whole and not tokens)):
         if x.ndim == 4 and x.shape[3] in (1, 3):
@@ -133,11 +173,8 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
     if x.dtype.kind not in ("f" if whole else "fiub") or x.ndim < 2 or 0 in x.shape[1:]:
         known = "uint8 [N, H, W, C], integers [N, T] or floats [N, ...], or texts [N]"
         raise ValueError(f"features must be {known}, {got}{_remedy(given, x)}")
-    with np.errstate(over="ignore"):
-        x = x.astype(np.float32)
-    for row in np.flatnonzero(~np.isfinite(x).all(tuple(range(1, x.ndim)))):
-        raise ValueError(f"example {row:,} has features that are NaN or infinite")
-    return x
+    require_finite(x, names)
+    return x.astype(np.float32 if x.dtype in (np.float16, np.float32) else np.float64, copy=False)
 
 
 def _remedy(given: Any, x: NDArray[Any]) -> str:
@@ -151,40 +188,33 @@ def _remedy(given: Any, x: NDArray[Any]) -> str:
     return "; as numbers of any shape: x.astype(np.float32)" if x.dtype.kind in "iub" else ""
 
 
-def _of_table(given: Any) -> NDArray[Any]:
-    """The numbers of a table of pandas, whatever kinds its columns are of."""
-    for name, kind in given.dtypes.items():
-        if kind.kind not in "fiub":
-            raise ValueError(f"column {name!r} of the features holds no numbers but {kind}")
-    return np.ascontiguousarray(given.to_numpy(dtype=float, na_value=np.nan))
-
-
-def named(features: Any) -> list[str]:
-    """The names of the columns of features that are a table; none of an array."""
-    return [str(name) for name in getattr(features, "columns", ())]
-
-
-def require_columns(features: Any, names: Sequence[str], what: str) -> None:
-    """ValueError for a table with other columns, or in another order, than data had."""
-    given = named(features)
-    if given and names and given != [*names]:
-        pairs = zip_longest(given, names)
-        at, (got, wanted) = next((i, pair) for i, pair in enumerate(pairs) if len({*pair}) > 1)
-        where = f"column {at} is {got!r}, where the training data have {wanted!r}"
-        raise ValueError(f"{what}: columns must be the same in the same order, and {where}")
-
-
-def _labels(y: NDArray[Any]) -> NDArray[np.int64]:
-    need = "labels must be integers 0.. in [N], and regression is not supported"
+def labels_of(given: Any) -> NDArray[np.int64]:
+    """Labels as they are stored; ValueError names what is none, and its example."""
+    try:
+        y = np.array(given)
+    except ValueError:
+        y = np.array(given, object)  # lists of different lengths
+    need = "labels must be integers 0.. in [N]"
     if y.ndim != 1:
-        raise ValueError(f"{need}: one for each example, got {list(y.shape)}")
-    if y.dtype.kind in "UO":
-        number = "class_names, labels = np.unique(labels, return_inverse=True)"
-        raise ValueError(f"{need}; number texts: {number}")
-    if y.dtype.kind not in "iub":
-        raise ValueError(f"{need}, got {y.dtype}; if they are whole, labels.astype(int)")
-    for row in np.flatnonzero(y < 0):
-        raise ValueError(f"{need}: example {row:,} has {y[row]}")
+        flat = "numpy.ravel(labels), if they are a column" if y.shape[1:] == (1,) else SEVERAL
+        raise ValueError(f"{need}: one for each example, got {list(y.shape)}; {flat}")
+    if y.dtype == object:
+        for row, item in enumerate(y):
+            if missing(item) or (hasattr(item, "__len__") and not isinstance(item, str)):
+                wrong = NO_LABEL if missing(item) else SEVERAL
+                raise ValueError(f"{need}, and example {row:,} has {item}: {wrong}")
+        y = np.array(y.tolist())  # such as pandas' own kinds of integers
+    odd, hint = np.ones(len(y), bool), f"number texts: {NUMBER}"
+    if y.dtype.kind == "f":
+        odd = ~(np.isfinite(y) & (y == np.floor(y)))
+        hint = NO_LABEL if np.isnan(y).any() else REGRESSION
+        if not odd.any():
+            raise ValueError(f"{need}, got {y.dtype}: all are whole, so labels.astype(int) will do")
+    elif y.dtype.kind in "iub":
+        odd, hint = y.astype(np.int64) < 0, f"{NO_LABEL}, or {NUMBER}"
+    for row in np.flatnonzero(odd).tolist():
+        has = y[row : row + 1].tolist()[0]
+        raise ValueError(f"{need}, and example {row:,} has {has!r}: {hint}")
     return y.astype(np.int64)
 
 
@@ -201,31 +231,39 @@ def _column(name: str, values: Any) -> NDArray[Any]:
         v = v.astype(str) if texts else plain if plain.dtype.kind in "iufb" else v
     if v.ndim != 1 or v.dtype.kind not in "iufbU":
         need = f"it must hold numbers or names, as by astype(str), got {v.dtype} {list(v.shape)}"
+        row = next((i for i, item in enumerate(v) if type(item) is not type(v[0])), 0)
+        need += f", {v[0]!r} in row 0 and {v[row]!r} in row {row:,}" if row else ""
         raise ValueError(f"column {name!r} cannot be kept: {need}")
     return v
-
-
-def missing(item: Any) -> bool:
-    """Whether there is no value: None, NaN, NaT or pandas' NA."""
-    return item is None or type(item).__name__ == "NAType" or bool(item != item)
 
 
 def _named(splits: dict[str, Split], class_names: Sequence[str]) -> tuple[str, ...]:
     """The names of all classes; ValueError unless each has one, and a training example."""
     if isinstance(class_names, Mapping):
         raise ValueError(f"class_names must be in the order of labels, no dict: {class_names}")
-    class_names = tuple(class_names)  # an array has no truth value
+    class_names = tuple(map(str, class_names))
     classes = 1 + max(int(part.labels.max(initial=-1)) for part in splits.values())
-    if class_names and (len(set(class_names)) != len(class_names) or len(class_names) < classes):
-        raise ValueError(f"class_names must be {classes:,} different names or more: {class_names}")
     seen = np.unique(splits["train"].labels)
     # Labels may be any numbers by mistake: no array has as many entries as the largest says.
     for i in range(max(classes, len(class_names), 2)):
         if i >= len(seen) or seen[i] != i:
-            which = f"{i} ({class_names[i]!r})" if class_names else str(i)
+            which = f"{i} ({class_names[i]!r})" if i < len(class_names) else str(i)
             needed = "two classes or more, each with examples, and labels without gaps"
-            raise ValueError(f"no training example has label {which}: {needed} are needed")
-    return tuple(map(str, class_names or range(classes)))
+            needed += f" are needed{_larger(splits, i)}"
+            raise ValueError(f"no training example has label {which}: {needed}")
+    if class_names and (len(set(class_names)) != len(class_names) or len(class_names) < classes):
+        raise ValueError(f"class_names must be {classes:,} different names or more: {class_names}")
+    return class_names or tuple(map(str, range(classes)))
+
+
+def _larger(splits: dict[str, Split], label: int) -> str:
+    """Which example is the first with a label that is no class, or that only tests have."""
+    for split, part in splits.items():
+        rows = np.flatnonzero(part.labels >= label)  # without it, as training examples are first
+        if len(rows):
+            first = f"example {rows[0]:,} of {split} has {part.labels[rows[0]]}"
+            return f"; {first} ({len(rows):,} in all have {label} or more): leave out, or {NUMBER}"
+    return ""
 
 
 class Fitted(NamedTuple):
@@ -248,14 +286,31 @@ def fitted(data: Dataset, features: NDArray[Any], rows: NDArray[np.int64]) -> Fi
     if features.dtype == np.int32:
         return Fitted((), (), _ranks(features[rows], data.vocabulary))
     unit = 255 if features.dtype == np.uint8 else 1
+    mean, std = _moments(features, rows)
+    # What hardly varies, by rounding for one, keeps its size, but is never far from 0.
+    least = CONSTANT * np.abs(mean)
+    std = np.where(std > least, std, np.maximum(unit, least))
+    return Fitted(tuple((mean / unit).tolist()), tuple((std / unit).tolist()))
+
+
+def _moments(features: NDArray[Any], rows: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Mean and deviation of every channel, in float64."""
     axes = tuple(range(features.ndim - 1))
     blocks = [rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK)]
     each = len(rows) * math.prod(features.shape[1:-1])  # numbers of a channel
     mean = sum(features[b].sum(axes, dtype=np.float64) for b in blocks) / each
+    if features.dtype == np.float64:  # whose sums are rounded, those of float32 are not
+        mean = mean + sum((features[b] - mean).sum(axes) for b in blocks) / each
     squares = sum(((features[b] - mean) ** 2).sum(axes) for b in blocks)
-    std = np.sqrt(squares / each)
-    std = np.where(std > CONSTANT * np.abs(mean), std, unit)
-    return Fitted(tuple((mean / unit).tolist()), tuple((std / unit).tolist()))
+    return mean, np.sqrt(squares / each)
+
+
+def _lost(x: NDArray[Any]) -> NDArray[np.bool_]:
+    """Of which channels float32 would take more than LOST of the deviation."""
+    mean, std = _moments(x, np.arange(len(x)))
+    blocks = (x[i : i + BLOCK].reshape(-1, x.shape[-1]) for i in range(0, len(x), BLOCK))
+    worst = np.max([np.abs(block - block.astype(np.float32)).max(0) for block in blocks], 0)
+    return (worst > LOST * std) & (std > CONSTANT * np.abs(mean))
 
 
 def _ranks(tokens: NDArray[np.int32], vocabulary: Sequence[str]) -> NDArray[np.int32]:

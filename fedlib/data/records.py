@@ -30,8 +30,8 @@ def reading(path: Path, where: str = "") -> Iterator[None]:
 class Split:
     """The examples of one split, in the order of their source, read-only.
 
-    features: pictures uint8 [N, H, W, C], texts as token ids int32 [N, T], or numbers float32
-    [N, ...]; memory-mapped where they come from a file.
+    features: pictures uint8 [N, H, W, C], texts as token ids int32 [N, T], or numbers float32 or
+    float64 [N, ...]; memory-mapped where they come from a file.
     labels: int64 [N], 0..classes-1.
     columns: whatever else is known per example, [N] each, by name (writer_id, ...).
     """
@@ -41,10 +41,11 @@ class Split:
     columns: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        arrays: list[NDArray[Any]] = [self.features, self.labels, *self.columns.values()]
-        for array in arrays:
+        parts = [("features", self.features), ("labels", self.labels), *self.columns.items()]
+        for name, array in parts:
             if len(array) != len(self.features):
-                raise ValueError(f"{len(array):,} values for {len(self.features):,} examples")
+                wrong = f"{len(array):,} values for {len(self.features):,} examples"
+                raise ValueError(f"{name!r} has {wrong}")
             array.flags.writeable = False
 
     def __len__(self) -> int:

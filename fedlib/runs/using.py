@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from fedlib import data as datasets
-from fedlib.data.arrays import checked, require_columns
-from fedlib.data.parquet import encode
+from fedlib.data.arrays import checked, labels_of
+from fedlib.data.parquet import encode, warn_of_unknown
+from fedlib.data.tables import require_columns, require_same_rows
 from fedlib.engine.costs import BLOCK
 from fedlib.engine.trained import module_of
 from fedlib.federation import Federation, Table
@@ -32,7 +33,8 @@ def predict(
     Args:
         result: a run whose state is stored.
         features: like the examples of the task's data set: images uint8 ``[N, H, W, C]``, tokens
-            ``[N, T]`` or numbers ``[N, ...]``; a table has its columns in the same order.
+            ``[N, T]`` or numbers ``[N, ...]``; a table, of any library, has its columns in the same
+            order.
         client: whose model, by id or by name; None for what all predict together for a new client.
         device: as for ``run``.
 
@@ -51,10 +53,13 @@ def predict(
     e, (fed, model) = result.experiment, loaded(result, client, device)
     known, like = datasets.load(e.task.dataset), fed.test.x
     require_columns(features, known.feature_names, "features")
-    tokens = {torch.float32: False, torch.int32: True}.get(like.dtype)
+    tokens = True if like.dtype == torch.int32 else False if like.is_floating_point() else None
     given = checked("features", (features, np.zeros(len(features), dtype=int)), tokens).features
+    if given.dtype.kind == "f" and like.is_floating_point():
+        given = given.astype(known.train.features.dtype, copy=False)
     if given.dtype == object:
         given = encode(given, fed.net.shape[0], known.vocabulary)
+        warn_of_unknown(given, "these texts")
     if given.dtype == np.int32 and fed.ranks is not None:
         given = fed.ranks[given]
     x = torch.from_numpy(given)
@@ -77,7 +82,8 @@ def evaluate(
     Args:
         result: a run whose state is stored.
         data: a pair of features, as for ``predict``, and labels ``[N]``, integers, truth values or
-            class names; or a ``Split``. Columns that ``data.add`` takes with them are left out.
+            class names; or a ``Split``. Objects of pandas have one index. Columns that ``data.add``
+            takes with them are left out.
         client: whose model, by id or by name; None for what all predict together for a new client.
         device: as for ``run``.
 
@@ -96,19 +102,20 @@ def evaluate(
     if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
         raise ValueError("data must be a pair: evaluate(result, (features, labels))")
     features, labels = pair[:2]
-    p, labels = predict(result, features, client, device=device), np.asarray(labels)
-    labels = labels.astype(np.int64) if labels.dtype == bool else labels
-    if labels.dtype.kind in "UO" and labels.ndim == 1:
-        for name in labels:
-            one_of("class", str(name), result.class_names)
-        labels = np.array([result.class_names.index(str(name)) for name in labels], dtype=int)
-    if labels.shape != (len(features),) or labels.dtype.kind not in "iu" or not len(labels):
-        got = f"got {labels.dtype} {labels.shape}"
-        raise ValueError(f"labels must be integers [{len(features)}], {got}")
-    if not 0 <= labels.min() <= labels.max() < p.shape[1]:
-        got = f"got {labels.min()}..{labels.max()}"
-        raise ValueError(f"labels must be 0 to {p.shape[1] - 1}, {got}")
-    return replace(evaluation(p, labels), class_names=result.class_names)
+    require_same_rows(("features", features), ("labels", labels))
+    p, names = predict(result, features, client, device=device), result.class_names
+    labels = labels.tolist() if hasattr(labels, "tolist") else [*labels]
+    if labels and all(isinstance(label, str) for label in labels):
+        for label in labels:
+            one_of("class", label, names)
+        labels = [names.index(label) for label in labels]
+    labels = labels_of(labels)
+    if len(labels) != len(p) or not len(p):
+        raise ValueError(f"labels must be integers [{len(p)}], got {len(labels)}, and one or more")
+    for row in np.flatnonzero(labels >= p.shape[1]):
+        got = f"example {row:,} has {labels[row]}"
+        raise ValueError(f"labels must be 0 to {p.shape[1] - 1}, and {got}")
+    return replace(evaluation(p, labels), class_names=names)
 
 
 def loaded(result: Result, client: int | str | None, device: str) -> tuple[Federation, nn.Module]:

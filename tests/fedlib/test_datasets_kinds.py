@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tempfile
 import zlib
 from dataclasses import replace
 from itertools import product
@@ -25,6 +26,7 @@ from PIL import Image
 from scipy import sparse  # noqa: F401  # of a refused row
 
 import fedlib
+from benchmarks.robustness import child
 from fedlib import (
     IID,
     MLP,
@@ -37,10 +39,13 @@ from fedlib import (
     Rotated,
     Task,
     run,
+    simulate,
+    tiny,
 )
 from fedlib import data as datasets
 from fedlib.algorithms import FedMix
 from fedlib.data import DatasetError, cache, parquet
+from fedlib.runs import StoreError
 
 pytestmark = pytest.mark.usefixtures("places")
 
@@ -265,7 +270,8 @@ def test_names_that_are_no_ascii_pass_where_the_machine_knows_ascii_only(tmp_pat
     words = "-X", "utf8=0", "-X", "warn_default_encoding"
     ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     call = [sys.executable, *words, str(tmp_path / "named.py"), str(tmp_path / "log.csv")]
-    done = subprocess.run(call, env=os.environ | ascii_only, capture_output=True, text=True)
+    env = os.environ | ascii_only | {"PYTHONPATH": str(Path(fedlib.__file__).parents[1])}
+    done = subprocess.run(call, env=env, capture_output=True, text=True)
     assert done.returncode == 0 and "Gr\\xf6\\xdfe" in done.stdout, done.stderr
     assert not re.search(r"fedlib/\S+ EncodingWarning", done.stderr)
     assert "1,\u0394,1.0" in (tmp_path / "log.csv").read_text("utf-8")
@@ -356,9 +362,10 @@ X, Y = some()
 
 @refused("data")
 def test_what_is_no_dataset_is_refused(code, message):
-    asked = {"name": "mine", "train": (X, Y), "test": None, "names": ()} | eval(f"dict({code})")
+    asked = {"name": "mine", "train": (X, Y)} | eval(f"dict({code})")
+    names = {"class_names": asked.pop("names")} if "names" in asked else {}
     with pytest.raises((ValueError, DatasetError), match=message):
-        datasets.add(*asked.values())
+        datasets.add(**asked, **names)
     assert "mine" not in datasets.names()
 
 
@@ -426,6 +433,105 @@ def test_a_local_folder_of_parquet_files_is_a_data_set(tmp_path):
     assert tokens.train.features[3, 1] == 3
     with pytest.raises(DatasetError, match="has no files of all splits"):
         datasets.add_from_hub("mine", tmp_path, **how)
+
+
+LAYOUTS = [
+    "data/{}-00000-of-00001", "{}-00000-of-00001", "{}", "data/{}", "default/{}/0000",
+    "{}/part-0", "plain_text/{}-00000-of-00001", "plain_text/data/{}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_of_a_local_folder_is_found(tmp_path, layout):
+    for i, split in enumerate(("train", "test")):
+        path = tmp_path / f"{layout.format(split)}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"age": [1.0, 2.0 + i] * 9, "ill": [True, False] * 9}), path)
+        (path.parent / "._junk.parquet").write_text("of another program")
+    data = datasets.add_from_hub("mine", tmp_path, "age", "ill")
+    assert (len(data.train), len(data.test), data.test.features.max()) == (18, 18, 3)
+    assert data.train.labels[:2].tolist() == [1, 0]
+
+
+def test_what_was_looked_for_in_a_folder_and_is_there_is_said(tmp_path):
+    how = {"features": ("age", "pulse"), "label": "ill"}
+    patients(tmp_path / "one", ["x"] * 40)
+    (tmp_path / "one" / "train-00000-of-00001.parquet").rename(
+        tmp_path / "one" / "validation.parquet"
+    )
+    patients(tmp_path / "one" / "data", ["x"] * 40)
+    lack = r"looked for test-\*.parquet, test.parquet, test/\*.parquet .* it has data, data/train-"
+    with pytest.raises(DatasetError, match=lack + ".*, validation.parquet; .* splits="):
+        datasets.add_from_hub("mine", tmp_path / "one", **how)
+    with pytest.raises(DatasetError, match=r"has no files of all splits .* in one folder there"):
+        datasets.add_from_hub("mine", tmp_path / "one", **how, splits=("train", "validation"))
+    patients(tmp_path / "two", ["x"] * 40)
+    several = r"has no files of all splits .* itself, but folders have: .* one/data, two"
+    with pytest.raises(DatasetError, match=several):
+        datasets.add_from_hub("mine", tmp_path, **how, splits=("train",))
+    data = datasets.add_from_hub("mine", tmp_path, **how, splits=("train",), folder="two")
+    assert data.feature_names == ("age", "pulse")
+    with pytest.raises(
+        DatasetError, match=r"train-.*parquet is no folder: name the one that holds"
+    ):
+        datasets.add_from_hub("mine", tmp_path / "two" / "train-00000-of-00001.parquet", **how)
+
+
+NAMES = {
+    "as the datasets library writes them": {
+        "info": {"features": {"ill": {"names": ["no", "yes"]}}}
+    },
+    "fewer than labels": {"info": {"features": {"ill": {"names": ["no"]}}}},
+    "of another column": {"info": {"features": {"age": {"names": ["no", "yes"]}}}},
+    "another form": [1],
+}
+
+
+@pytest.mark.parametrize(
+    ("told", "names"), zip(NAMES.values(), ["no yes", *["0 1"] * 3], strict=True), ids=NAMES
+)
+def test_classes_are_called_as_the_file_says(tmp_path, told, names):
+    table = pa.table({"age": [1.0, 2.0] * 9, "ill": [0, 1] * 9})
+    table = table.replace_schema_metadata({"huggingface": json.dumps(told)})
+    pq.write_table(table, tmp_path / "train.parquet")
+    data = datasets.add_from_hub("mine", tmp_path, "age", "ill", splits=("train",))
+    assert data.class_names == tuple(names.split())
+
+
+def nowhere(user):
+    """Try what needs a folder, and what does not, as a user who may write none."""
+    if user and not os.geteuid():
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+    said = [
+        str(len([*simulate(tiny)])),
+        str(len([*fedlib.inventory()])),
+        str(len(datasets.names())),
+    ]
+    for wish in (lambda: run(tiny, progress=False), lambda: datasets.add("mine", some())):
+        try:
+            wish()
+        except (StoreError, DatasetError) as error:
+            said.append(f"{type(error).__name__} {error}")
+    return said
+
+
+@pytest.mark.slow
+def test_who_may_write_nowhere_can_simulate_and_is_told_of_the_folders_to_name(monkeypatch):
+    """From a checkout that is read-only and another user's, as in a container."""
+    nowhere(None)  # imports what another user may not read
+    with tempfile.TemporaryDirectory() as home:
+        os.chmod(home, 0o555)
+        for variable in ("RUNS", "RESULTS"):
+            monkeypatch.setenv(f"FEDLIB_{variable}", f"{home}/{variable}")
+        monkeypatch.setenv("FEDLIB_CACHE", f"{home}/cache")
+        ended = child.call(lambda: nowhere(12345))
+    assert ended.code == 0, ended.error
+    rounds, runs, names, store, cached = ended.said
+    assert rounds != "0" and runs == "0" and int(names) > 5
+    assert store.startswith("StoreError") and "FEDLIB_RUNS" in store
+    assert cached.startswith("DatasetError") and "FEDLIB_CACHE" in cached
 
 
 def picture(mode, kind="PNG", **how):
