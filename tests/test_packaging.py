@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -169,6 +170,30 @@ def test_make_trains_every_block_of_the_campaign(tmp_path):
     call = ["make", "-n", "-C", str(tmp_path), "PY=echo", "campaign"]
     done = subprocess.run(call, capture_output=True, text=True)
     assert re.findall(r"--block \d+", done.stdout) == ["--block 1", "--block 2"], done.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_work_in_a_folder_of_any_name(tmp_path):
+    home = tmp_path / "Übung 1 (neu) $x 'a'"
+    checkout = home / "fed lib"
+    for name in (*OURS, "docs", "benchmarks"):
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (*ROOT.glob("*.*"), ROOT / "Makefile", *(ROOT / "notebooks").glob("00_*")):
+        if path.is_file():
+            (checkout / path.relative_to(ROOT)).parent.mkdir(exist_ok=True)
+            shutil.copy(path, checkout / path.relative_to(ROOT))
+    clean = {n: v for n, v in os.environ.items() if not n.startswith("FEDLIB_")}
+    how = {"cwd": checkout, "capture_output": True, "encoding": "utf-8"}
+    how["env"] = clean | {"PYTHONPATH": str(checkout), "HOME": str(home)}
+    make = ["make", f"PY={sys.executable}", "JOBS=1"]
+    for call in (
+        [*make, "figures", "ONLY=00", "ROUNDS=2"],
+        [sys.executable, "-m", "fedlib", "runs"],
+    ):
+        done = subprocess.run(call, **how)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"[1-9]\d* runs", done.stdout), "where they are looked for by default"
+    assert [*(checkout / "figures" / "quick").rglob("00_*.png")]
 
 
 def test_a_workflow_may_only_read_and_packages_have_one_index():

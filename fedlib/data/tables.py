@@ -59,13 +59,14 @@ def array_of(features: Any) -> NDArray[Any]:
     """
     if isinstance(features, Mapping):
         raise ValueError("features must be an array or a table, no dict: pandas.DataFrame(it)")
-    names = named(features)
-    if not names:
-        x = _array(features)
-        if x.ndim != 2 or x.dtype.kind in "fiub" or not x.shape[1]:
-            return x
-    columns = _columns(features, names) if names else [*x.T]
-    return np.column_stack([_numbers(names[i] if names else i, c) for i, c in enumerate(columns)])
+    if names := named(features):
+        columns = zip(names, _columns(features, names), strict=True)
+        return np.column_stack([_numbers(*pair) for pair in columns])
+    x = _array(features)
+    if x.ndim < 2 or x.dtype.kind in "fiub" or not x.size:
+        return x
+    flat = [_numbers(i, column) for i, column in enumerate(x.reshape(len(x), -1).T)]
+    return np.column_stack(flat).reshape(x.shape)
 
 
 def _array(features: Any) -> NDArray[Any]:
