@@ -55,7 +55,7 @@ LAYOUTS = ("{}-*.parquet", "{}.parquet", "{}/*.parquet")
 def files_of(folder: Path, record: Record) -> Files:
     """The files of each split in order, {} unless all have some that are called as one layout says.
 
-    Names that begin with a dot or _ are of what other programs note beside the data.
+    Files whose names begin with a dot or _ are notes of other programs about the data.
     """
     for layout in LAYOUTS:
         found = {split: sorted(folder.glob(layout.format(split))) for split in record.splits}
