@@ -63,7 +63,7 @@ def array_of(features: Any) -> NDArray[Any]:
         columns = zip(names, _columns(features, names), strict=True)
         return np.column_stack([_numbers(*pair) for pair in columns])
     x = _array(features)
-    if x.ndim < 2 or x.dtype.kind in "fiub" or not x.size:
+    if x.ndim < 2 or x.dtype.kind in "fiubc" or not x.size:
         return x
     flat = [_numbers(i, column) for i, column in enumerate(x.reshape(len(x), -1).T)]
     return np.column_stack(flat).reshape(x.shape)
