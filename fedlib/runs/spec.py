@@ -47,7 +47,7 @@ class CohortEarlyStop:
     """Early stopping of a federation on the validation loss of each checked round's cohort.
 
     Every ``evaluate_every`` rounds of the experiment, and after its last, the validation negative
-    log-likelihood of the global model is averaged over the clients that took part in that round:
+    log-likelihood of the global model is averaged over the clients of that round's cohort:
 
         L_t = mean over s in cohort(t) of NLL_s(w_t)
 
