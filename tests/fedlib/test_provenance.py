@@ -77,12 +77,15 @@ def test_a_digest_is_of_the_bits_and_of_nothing_else():
 
 ASKED = "; import sys, fedlib; assert 'torch' not in sys.modules; print(fedlib.PINNED)"
 ASKED += "; import torch; print(fedlib.PINNED, torch.backends.cpu.get_cpu_capability())"
+TESTED = f"import sys; sys.path[:0] = [{str(paths.ROOT / 'tests')!r}]; import conftest, fedlib"
+TESTED += "; print(fedlib.PINNED)"
 IMPORTED = [
     ("import companion" + ASKED, {}, "True True AVX2"),
     ("import fedlib, papers" + ASKED, {}, "True True AVX2"),
     ("import benchmarks" + ASKED, {}, "True True AVX2"),
     ("import fedlib" + ASKED, {"FEDLIB_PIN": "1"}, "True True AVX2"),
     ("import torch, fedlib, companion; print(fedlib.PINNED)", {}, "True"),
+    (TESTED, {}, "True"),
     ("import fedlib; print(fedlib.PINNED)", {}, "False"),
     ("import companion, fedlib; print(fedlib.PINNED)", {"FEDLIB_PIN": "0"}, "False"),
     ("import companion, fedlib; print(fedlib.PINNED)", {"MKL_CBWR": "COMPATIBLE"}, "False"),
