@@ -23,8 +23,8 @@ JOBS := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 endif
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
-# The instruction set that all x86-64 processors with AVX2 share, as fedlib pins it: the same bits on
-# all of one maker, also where torch is imported before it. FEDLIB_PIN=0 frees it.
+# The instruction set that all x86-64 processors with AVX2 share, as the companion pins it: the same
+# bits on all of one maker, also where torch is imported before it. FEDLIB_PIN=0 frees it.
 ifneq ($(FEDLIB_PIN),0)
 ifneq ($(shell grep -om1 avx2 /proc/cpuinfo 2>/dev/null),)
 export ATEN_CPU_CAPABILITY ?= avx2

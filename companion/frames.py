@@ -9,6 +9,7 @@ import pandas as pd
 
 from fedlib.metrics import interval, over_clients
 from fedlib.runs import Result, atomic
+from fedlib.runs.provenance import warn_of_both_kinds
 
 # What a row of metrics says besides which run it is of, and what tables made of it add.
 _OF_ROWS = {"round", "metric", "client", "expert", "item", "value"}
@@ -114,9 +115,11 @@ def together(
     """Return the metrics of runs with columns ``method``, ``seed``, and one per name of a place.
 
     ``runs`` are a method's name, where it stands, and its results. Where others stand at a place, a
-    method that does not has NaN in that column, or "" for a word.
+    method that does not has NaN in that column, or "" for a word. A UserWarning says if only some
+    of the runs were pinned.
     """
     given = [*runs]
+    warn_of_both_kinds(r.provenance for _, _, results in given for r in results)
     words = {n: "" for _, where, _ in given for n, v in where.items() if isinstance(v, str)}
     parts = [
         frame_of(result).assign(method=method, seed=result.experiment.seed, **where)

@@ -11,17 +11,18 @@ Everything that a program of one's own needs is here, and what ``dir(fedlib)`` l
         print(moment.round, moment.metrics.get("test_accuracy"))
 """
 
+import os
 import re
 import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedlib.processor import pin
+from fedlib.processor import VARIABLE, pin, pinned
 
 __version__ = "0.2.0"
-PINNED: bool = pin()
-"""Whether torch computes with the instruction set that all x86-64 processors with AVX2 share."""
+if os.environ.get(VARIABLE) == "1":  # else torch is left as the user has it
+    pin()
 
 # What is offered, by the room that it comes from: what __init__.pyi tells type checkers, too.
 _STUB = Path(__file__).with_name("__init__.pyi").read_text("utf-8")
@@ -34,7 +35,12 @@ __all__ = sorted([*_HOMES, *_ROOMS, "PINNED", "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is offered under a name."""
+    """Return what is offered under a name.
+
+    ``PINNED`` is whether torch is held to AVX2 in this process; see ``fedlib.processor``.
+    """
+    if name == "PINNED":
+        return pinned()
     if name in _ROOMS:
         return import_module(f"fedlib.{name}")
     if name in _RENAMED:

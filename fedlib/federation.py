@@ -337,6 +337,12 @@ class Federation:
         return self.clients if self.members is None else len(self.members)
 
     @property
+    def member_rows(self) -> Tensor:
+        """The rows that a cohort is drawn from, int64 ``[participating]``."""
+        rows = torch.arange(self.clients, device=self.device)
+        return rows if self.members is None else rows[torch.as_tensor(self.members)]
+
+    @property
     def sizes(self) -> Tensor:
         """Training examples per client N_s, float64 ``[clients]``."""
         return torch.as_tensor(self.train.sizes, dtype=torch.float64, device=self.device)

@@ -2,7 +2,11 @@
 
 torch, oneDNN and MKL choose their kernels by the processor, and kernels round differently. MKL does
 so between Intel's and AMD's processors even when it is held to AVX2. The choice is made when the
-first kernel is needed, so this comes before it, and does not import torch by itself.
+first kernel is needed, so ``pin`` comes before it, and does not import torch by itself.
+
+The companion pins when it is imported, and with it notebooks, campaigns, tests and benchmarks. The
+library leaves torch as it is, which is faster on a processor with wider instructions, unless
+``FEDLIB_PIN=1`` asks for it. ``FEDLIB_PIN=0`` leaves torch as it is in the companion, too.
 """
 
 import ctypes
@@ -25,17 +29,28 @@ def pin() -> bool:
     """Hold torch to AVX2 in this process and those that it starts; return whether it is held.
 
     Nothing is set where torch has computed already, where the processor lacks AVX2 or is not known
-    to have it, and where ``FEDLIB_PIN=0`` frees it. What a user has set stays as it is.
+    to have it, and where ``FEDLIB_PIN=0`` frees it. What a user has set stays as it is. Processes
+    that this one starts inherit the environment, and are held with it.
     """
-    if os.environ.get(VARIABLE) == "0" or not has_avx2():
-        return False
     missing = SHARED.keys() - os.environ.keys()
-    os.environ.update({name: SHARED[name] for name in missing})
-    if "torch" in sys.modules and not _taken():
-        for name in missing:
-            del os.environ[name]
-        return False
-    return all(os.environ.get(name) == value for name, value in SHARED.items())
+    if missing and os.environ.get(VARIABLE) != "0" and has_avx2():
+        os.environ.update({name: SHARED[name] for name in missing})
+        if "torch" in sys.modules and not _taken():
+            for name in missing:
+                del os.environ[name]
+    return pinned()
+
+
+def pinned() -> bool:
+    """Return whether torch is held to AVX2 in this process, by whomever."""
+    asked = all(os.environ.get(name) == value for name, value in SHARED.items())
+    return asked and has_avx2() and ("torch" not in sys.modules or _taken())
+
+
+def free() -> dict[str, str]:
+    """Return the environment of a process in which torch is not held to AVX2."""
+    kept = {name: value for name, value in os.environ.items() if name not in SHARED}
+    return {**kept, VARIABLE: "0"}
 
 
 def _taken() -> bool:
@@ -45,19 +60,28 @@ def _taken() -> bool:
     """
     import torch
 
-    with suppress(AttributeError, OSError):  # a torch without MKL, or not of Linux
+    held = torch.backends.cpu.get_cpu_capability() == "AVX2"
+    with suppress(AttributeError, OSError):  # a torch without MKL
         mkl = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        held = mkl.mkl_serv_cbwr_get(_BRANCH) != _OFF
-        return held and torch.backends.cpu.get_cpu_capability() == "AVX2"
-    return False
+        return held and mkl.mkl_serv_cbwr_get(_BRANCH) != _OFF
+    return held
 
 
 def has_avx2() -> bool:
     """Return whether this is an x86-64 processor that lists AVX2; only Linux lists it."""
+    return _lists("avx2")
+
+
+def has_wider() -> bool:
+    """Return whether this processor has AVX-512, with which a torch that is free computes."""
+    return _lists("avx512f")
+
+
+def _lists(flag: str) -> bool:
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
     with suppress(OSError):
-        return "avx2" in CPUINFO.read_text("utf-8").split()
+        return flag in CPUINFO.read_text("utf-8").split()
     return False
 
 

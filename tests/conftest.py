@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-import fedlib  # noqa: F401  # isort: skip  # comes before torch, which it holds to AVX2
+import companion  # noqa: F401  # isort: skip  # comes before torch, which it holds to AVX2
 
 # Bits and golden numbers are a CPU's; `make determinism DEVICE=cuda` tries a GPU.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -27,11 +27,11 @@ BITS = {
 ROUNDED = (*CHUNKS, THREADS)
 PROMISES = f"""\
 **Promised: the same bits** of every tensor of the state and of every stored metric, given the same
-code and versions, the same kind of processor, the same `chunk` and, where clients are not dealt to
-copies of the process, the same number of threads: in one process or another, whatever else it has
-trained, whatever its environment, interrupted or not, however often it stores a checkpoint. Clients
-that train one at a time (`chunk=1`) end with the same bits whoever else is in the cohort, and in
-whatever order the population's rows are.
+code and versions, a pinned processor of the same maker, the same `chunk` and, where clients are not
+dealt to copies of the process, the same number of threads: in one process or another, whatever else
+it has trained, whatever its locale and time zone, interrupted or not, however often it stores a
+checkpoint. Clients that train one at a time (`chunk=1`) end with the same bits whoever else is in
+the cohort, and in whatever order the population's rows are.
 
 **Promised: rounding only** where clients share a program in another way (`chunk`), with another
 number of threads in one process, or on another device. Draws (cohorts, batches, noise, initial

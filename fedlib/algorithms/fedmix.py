@@ -201,9 +201,10 @@ class FedMix(FedAvg):
         return (self.condition,) if self.marginal_entropy else ()
 
     def _prior(self, fed: Federation) -> Tensor:
-        """Return p(y) over the examples of all clients, ``[values]`` (A06)."""
-        p = weighted_sum(fed.sizes, fed.shares(self.condition))
-        return p / p.sum()
+        """Return p(y) over the examples of all clients that take part, ``[values]`` (A06)."""
+        rows = fed.member_rows
+        p = weighted_sum(fed.sizes[rows], fed.shares(self.condition)[rows])
+        return p / p.sum().clamp(min=1)
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return log sum_z p(y|x, z) p(z|x, s) (algorithm 1, first way to test) and the gate."""
@@ -418,9 +419,8 @@ class PrunedFedMix(FedMix):
         return replace(after, memory={**after.memory, MEMORY: p})
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return what FedMix does, and how many experts a client is sent on average."""
-        everyone = torch.arange(len(state.memory[MEMORY]), device=fed.device)
-        mean = self._sent(state, everyone).sum(1).to(torch.float64).mean()
+        """Return what FedMix does, and how many experts are sent on average, to who takes part."""
+        mean = self._sent(state, fed.member_rows).sum(1).to(torch.float64).mean()
         return {**FedMix.observe(self, fed, state), "experts_sent": mean}
 
     def _sent(self, state: State, rows: Tensor) -> Tensor:

@@ -236,17 +236,25 @@ class FedAMP(FedAvg):
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return every client's own model, and its u_s."""
         own = FedAvg.start(self, fed, state, rows)
-        return {**own, **add_prefix(self._means(state, rows), RECEIVED)}
+        return {**own, **add_prefix(self._means(state, rows, fed.member_rows), RECEIVED)}
 
-    def _means(self, state: State, rows: Tensor) -> Params:
-        """Return u_s of some clients, ``[clients, ...]``."""
-        models, there = select_prefix(state.memory, MODELS), state.memory[THERE]
-        xi = attention(models, rows, there, state.memory[ALPHA], self.sigma)
+    def _means(self, state: State, rows: Tensor, members: Tensor) -> Params:
+        """Return u_s of some clients, ``[clients, ...]``, from the models of ``members`` alone.
+
+        A term of weight 0 for each client that opts out could round the sum differently.
+        """
+        models = {n: t[members] for n, t in select_prefix(state.memory, MODELS).items()}
+        there, places = state.memory[THERE][members], torch.searchsorted(members, rows)
+        xi = attention(models, places, there, state.memory[ALPHA], self.sigma)
         return {n: torch.tensordot(xi, t, 1) for n, t in models.items()}
 
     def payload(self, state: State, row: int) -> State:
-        """Return a client's u_s, as the only model that it is after of."""
-        mean = self._means(state, torch.tensor([row], device=state.memory[THERE].device))
+        """Return a client's u_s, as the only model that it is after of.
+
+        The state is that of a wire's server, which knows only of those who take part.
+        """
+        everyone = torch.arange(len(state.memory[THERE]), device=state.memory[THERE].device)
+        mean = self._means(state, everyone[row, None], everyone)
         return State({}, {}, memory=add_prefix(mean, MODELS))
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:

@@ -112,21 +112,24 @@ def evaluate_global(
 ) -> float:
     """Return the accuracy on all test examples of what the clients predict together.
 
-    Their ``client_output`` is averaged with p(s) = N_s / N, or with p(s|x) where they say how well
-    they know it (000, App. F), and made a prediction by ``ensemble``: for an algorithm without
-    local leaves that is the global model, for FedMix the mixture with the gates marginalised.
+    The ``client_output`` of those who take part is averaged with p(s) = N_s / N, or with p(s|x)
+    where they say how well they know it (000, App. F), and made a prediction by ``ensemble``: for
+    an algorithm without local leaves that is the global model, for FedMix the mixture with the
+    gates marginalised.
     ``encoded`` must hold every test example. Where an output runs a personal network for every
     example, ``MOST`` examples at even distances stand for all.
     """
     fed = eval_view(algorithm, fed)
     state = algorithm.assign_models(fed, state)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
-    rows, sizes = torch.arange(fed.clients, device=fed.device), train_view(algorithm, fed).sizes
-    if not state.local and not algorithm.client_context(fed, state, rows[:1]):
-        rows, sizes = rows[:1], sizes.new_ones(1)  # all say the same, also who has opted out
+    inside, clients = train_view(algorithm, fed), fed.clients
+    rows = inside.member_rows
+    sizes, first = inside.sizes[rows], rows.new_zeros(1)
+    if not state.local and not algorithm.client_context(fed, state, first):
+        rows, sizes, clients = first, sizes.new_ones(1), 1  # all say the same, whoever opts out
     log_share = (sizes / sizes.sum()).to(torch.float32).log().unsqueeze(1)
     ask = _asking(fed, algorithm, state)
-    every = costs.polled(encoded.code, len(fed.test.y), len(rows))
+    every = costs.polled(encoded.code, len(fed.test.y), clients)
     asked = torch.arange(0, len(fed.test.y), every, device=fed.device)
 
     def hits(block: Tensor) -> int:

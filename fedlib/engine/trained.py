@@ -18,9 +18,9 @@ class Trained(nn.Module):
 
     It holds what the prediction is made of under the names that the leaves have (a word of Python
     gains a "_"): those of the server and the client as parameters, running statistics and constants
-    as buffers. Of all clients together it has a row for each. ``forward`` takes normalised examples
-    ``[B, ...]`` and returns scores ``[B, classes]``, whose softmax is p(y|x). Networks in it are in
-    eval mode.
+    as buffers. Of all clients together it has a row for each that takes part. ``forward`` takes
+    normalised examples ``[B, ...]`` and returns scores ``[B, classes]``, whose softmax is p(y|x).
+    Networks in it are in eval mode.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ def module_of(
         leaves = {n: t for n, t in leaves.items() if n in state.shared}
     if network := _bare(fed, trained, leaves):
         return network
-    everyone = torch.arange(fed.clients, device=fed.device)
     if client is None:
-        trained = Trained(seen, algorithm, state, everyone, alone=False).eval()
+        inside = train_view(algorithm, fed).member_rows
+        trained = Trained(seen, algorithm, state, inside, alone=False).eval()
     return trained
 
 

@@ -22,7 +22,7 @@ import torch
 
 import fedlib
 from fedlib.cores import sendable
-from fedlib.processor import keep_freed
+from fedlib.processor import keep_freed, pin, pinned
 from fedlib.progress import Tally
 from fedlib.runs import Experiment
 from fedlib.runs.store import RunFolder, folder
@@ -93,7 +93,8 @@ class Cluster(Workers):
 
     def give(self, experiment: Experiment) -> None:
         packed = [RunFolder(stage).pack() for stage in experiment.stages]
-        order = (experiment, packed, self.options, code(), self.every, self.mailbox)
+        how = code(), pinned(), self.every
+        order = (experiment, packed, self.options, *how, self.mailbox)
         self.jobs[self.remote.remote(*order)] = experiment
 
     def ended(self) -> list[Ended]:
@@ -172,17 +173,20 @@ def train_here(
     packed: Sequence[Files],
     options: dict[str, Any],
     expected: dict[str, str],
+    held: bool,
     every: str,
     mailbox: Any,
 ) -> tuple[list[Files], Any]:
     """Train a run on a machine; return the files of every stage, and what went wrong.
 
-    ``packed`` is what the driver's store holds of the stages, ``expected`` its ``code``, ``every``
-    the seconds between checkpoints, as text.
+    ``packed`` is what the driver's store holds of the stages, ``expected`` its ``code``, ``held``
+    whether its torch is pinned, ``every`` the seconds between checkpoints, as text.
     """
     node, stages = socket.gethostname(), experiment.stages
     if code() != expected:
         raise UnfitNode(f"{node} has other code: {code()}, and here is {expected}")
+    if held:
+        pin()
     torch.set_num_threads(1)
     keep_freed()
     # A folder that nobody else can have made or can write; what a killed process leaves in it goes

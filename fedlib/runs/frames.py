@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedlib.data import DatasetError
 from fedlib.metrics.intervals import Limits, interval
+from fedlib.runs.provenance import warn_of_both_kinds
 from fedlib.runs.spec import COLUMNS, Result
 
 if TYPE_CHECKING:
@@ -117,16 +118,21 @@ def _names(result: Result) -> dict[str, list[str]]:
     }
 
 
-def _named(results: Any) -> Mapping[str, Iterable[Result]]:
-    """Return runs by method; TypeError for runs without a method's name, and for one alone."""
+def _named(results: Any) -> Mapping[str, Sequence[Result]]:
+    """Return runs by method; TypeError for runs without a method's name, and for one alone.
+
+    A UserWarning says if only some of them were pinned.
+    """
     alone = isinstance(results, Mapping) and any(isinstance(r, Result) for r in results.values())
     if alone or not isinstance(results, Mapping):
         raise TypeError('runs are given by method, as {"mine": [result, ...]}')
-    return results
+    named = {method: [*runs] for method, runs in results.items()}
+    made = (result.provenance for runs in named.values() for result in runs)
+    warn_of_both_kinds(made, stacklevel=3)
+    return named
 
 
-def _by_seed(method: str, runs: Iterable[Result], metric: str) -> dict[int, float]:
-    runs = [*runs]
+def _by_seed(method: str, runs: Sequence[Result], metric: str) -> dict[int, float]:
     ends = {result.experiment.seed: result.ended(metric) for result in runs}
     if len(ends) < len(runs) or not ends:
         raise ValueError(f"{method}: there must be one run for each seed, got {len(runs)} runs")

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-import fedlib
 from fedlib import paths, processor
 from fedlib.algorithms.fedavg import nbytes
 from fedlib.engine import State
@@ -109,6 +108,22 @@ def following(earlier: Iterable[tuple[str, Mapping[str, Any], State]]) -> dict[s
     return {"stages": stages, "began_with": ends} if stages else {}
 
 
+def warn_of_both_kinds(every: Iterable[Mapping[str, Any]], stacklevel: int = 2) -> None:
+    """Warn, in one line, if of some runs on a CPU some were pinned and some not.
+
+    Runs of older versions do not say.
+    """
+    kinds = []
+    for made in every:
+        parts = (made, *made.get("segments", ()))
+        kinds.append({part.get("pinned") for part in parts if part.get("device") in CPUS})
+    free = sum(False in kind for kind in kinds)
+    if free and any(True in kind for kind in kinds):
+        told = f"{free} of {len(kinds)} runs were trained with the instructions that torch chose"
+        why = "others pinned to AVX2: equal runs of both kinds differ by rounding"
+        warnings.warn(f"{told}, {why} (FEDLIB_PIN=1 pins)", stacklevel=stacklevel + 1)
+
+
 def dirty(made: Mapping[str, Any]) -> list[str]:
     """Return the commits of a run, and of the stages that it builds on, that do not hold the code.
 
@@ -177,5 +192,5 @@ def _made_with(fed: Federation) -> dict[str, str | bool]:
         "processor": processor.model(),
         # The vector instructions that torch uses here, "AVX2" for one.
         "instructions": str(torch.backends.cpu.get_cpu_capability()),
-        "pinned": fedlib.PINNED,
+        "pinned": processor.pinned(),
     }

@@ -17,7 +17,7 @@ from PIL import Image
 from test_notebook_rules import LINES
 
 from companion.notebooks import Failure, relinked, select, write_back
-from fedlib import paths
+from fedlib import PINNED, paths
 from papers.__main__ import main
 
 SHOW = "print(scale, repr(seeds), repr(rounds))"
@@ -49,7 +49,7 @@ def printed(notebook: Path) -> str:
 
 @pytest.mark.slow
 def test_figures_passes_typed_values_and_leaves_the_source_alone(folder, capsys):
-    source = write(folder, "00_good", SHOW)
+    source = write(folder, "00_good", SHOW, f"import fedlib; assert fedlib.PINNED is {PINNED}")
     before = source.read_bytes()
     assert main(["figures", "--scale", "paper", "--seeds", "3", "--jobs", "1"]) == 0
     assert source.read_bytes() == before

@@ -2,8 +2,10 @@
 
 import importlib
 import linecache
+import os
 import pickle
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -294,3 +296,43 @@ def test_runs_of_classes_and_data_that_are_not_here_are_shown(imported, places, 
     assert main(["run", str(spec), "--import", "module_of_users"]) == 0
     assert rounds.played == 2 * AVG.rounds
     assert main(["show", key, "--import", "no_such_module"]) == 2
+
+
+SCRIPT = """
+from torch.nn.functional import cross_entropy
+from fedlib import FedAvg, compare, run, tiny, value
+from dataclasses import replace
+
+@value
+class Mine(FedAvg):
+    "Words."
+    tau: float = 1.0
+
+    def loss(self, net, params, ctx, batch):
+        "Words."
+        assert self.tau > 0, "never"
+        losses = cross_entropy(net(params, batch.x, batch), batch.y, reduction="none")
+        return (losses * batch.weight).sum() / batch.weight.sum()
+
+for algorithm in (FedAvg(batch_size=10), Mine(batch_size=10)):
+    result = run(replace(tiny, algorithm=algorithm), progress=False)
+    print(result.experiment.key, result.provenance["state"], compare({"it": [result]})[0].mean)
+"""
+
+
+@pytest.mark.slow
+def test_options_of_the_interpreter_change_neither_keys_nor_bits(tmp_path):
+    """Without docstrings and assertions, with warnings as errors, and in Python's development mode.
+
+    Reported of others: xarray 1706, datalad 2461, transformers 29689, werkzeug 2164.
+    """
+    script = tmp_path / "mine.py"
+    script.write_text(SCRIPT)
+    said = []
+    for i, options in enumerate(("", "-O", "-OO", "-W error -X dev -P")):
+        call = [sys.executable, *options.split(), str(script)]
+        env = os.environ | {"FEDLIB_RUNS": str(tmp_path / f"{i}")}
+        done = subprocess.run(call, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert len(said[0].split()) == 6 and set(said) == {said[0]}

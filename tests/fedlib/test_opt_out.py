@@ -5,15 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import make_federation
+from conftest import make_federation, told_newcomers
 from playing import BATTERY, FAST
 
 from fedlib import IID, MLP, ByColumn, FastText, LabelPermuted, Rotated, Task, adam
 from fedlib import data as datasets
-from fedlib.algorithms import IFCA, FedAMP, FedAvg, FedMix, Local, Mixture, PMMoE
+from fedlib.algorithms import IFCA, FedAMP, FedAvg, FedMix, Local, Mixture, PMMoE, PrunedFedMix
+from fedlib.algorithms.fedmix import MEMORY
 from fedlib.algorithms.local import SecondStage
 from fedlib.engine import broadcast_to, evaluate, evaluate_global, play_round, select
 from fedlib.engine.protocol import train_view
+from fedlib.engine.trained import module_of
 from fedlib.federation import OPTED_IN
 from fedlib.partition import ClientSubset, LocalHoldout, MatchedHoldout, OptOut
 from fedlib.runs import Experiment, built, run
@@ -165,6 +167,34 @@ def test_federating_is_as_if_they_had_never_been_there(algorithm):
     members = {n: t[ROWS] if n.startswith("clients/") else t for n, t in one.memory.items()}
     assert all(same_bits(t, other.shared[n]) for n, t in one.shared.items())
     assert all(same_bits(t, other.memory[n]) for n, t in members.items())
+
+
+@pytest.mark.parametrize("algorithm", FEDERATING.values(), ids=FEDERATING)
+def test_no_sum_has_a_term_of_a_client_that_opted_out(algorithm):
+    """Not one of weight 0 either, with which a product can round differently: here it is NaN."""
+    fed = opted()
+    fed.participating_view().shares("label")[1] = torch.nan
+    state = algorithm.init(fed, 0, first_of(algorithm, fed, 1))
+    told = {n: t for n, t in state.memory.items() if n.startswith("clients/")}
+    for leaf in (t for t in [*state.local.values(), *told.values()] if t.is_floating_point()):
+        leaf[1] = torch.nan
+    state, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=3)
+    kept = [t[ROWS] for n, t in state.memory.items() if n in told]
+    for t in (*state.shared.values(), *report.messages.values(), *kept):
+        assert not t.isnan().any()
+    for name, t in algorithm.observe(fed.participating_view(), state).items():
+        assert not (t[ROWS] if t.ndim and len(t) == fed.clients else t).isnan().any(), name
+    assert not told_newcomers(algorithm, fed, state).isnan().any()
+    together = module_of(fed, algorithm, state)(fed.test.inputs(torch.arange(5)))
+    assert not together.isnan().any()
+
+
+def test_experts_are_sent_to_members_only():
+    """Two of three members are sent both; by the memory of the server client 1 would be, too."""
+    fed, algorithm = opted().participating_view(), PrunedFedMix(experts=2, eta=0.5)
+    state = algorithm.init(fed, 0)
+    state.memory[MEMORY][3] = torch.tensor([0.0, 1.0])
+    assert algorithm.observe(fed, state)["experts_sent"] == pytest.approx(5 / 3)
 
 
 def test_rows_stay_in_place_and_hold_what_takes_part():

@@ -45,7 +45,7 @@ def stored(memory):
 @pytest.mark.parametrize("rows", [False, True], ids=["whole", "by row"])
 @pytest.mark.parametrize("name", {**TWINS, **MORE})
 def test_many_rounds_equal_torch_optim(name, rows):
-    """Also when every row of a leaf is an expert of its own, and through stored memory."""
+    """Through stored memory, to the bit; every row of a leaf on its own up to rounding."""
     kind, plain, how = {**TWINS, **MORE}[name]
     own = {n: v for n, v in how.items() if n in FIELDS}
     options = tuple((n, v) for n, v in how.items() if n not in FIELDS)
@@ -60,7 +60,8 @@ def test_many_rounds_equal_torch_optim(name, rows):
             twin.grad = gradients[n].clone()
         engine.step()
         for n, twin in twins.items():
-            assert torch.equal(leaves[n], twin.detach()), (n, t)
+            near = {"rtol": 1e-6, "atol": 1e-7} if rows else {"rtol": 0, "atol": 0}
+            torch.testing.assert_close(leaves[n], twin.detach(), **near)
             assert not leaves[n].requires_grad
 
 

@@ -85,7 +85,7 @@ def test_a_short_fedmix_has_the_golden_bits(first):
     maker = next((name for name in BITS if name in processor.CPUINFO.read_text()), "")
     if not maker:
         pytest.skip("bits of AMD's and Intel's processors")
-    said = alone(first + GOLDEN)
+    said = alone(first + GOLDEN, FEDLIB_PIN="1")
     assert said.stdout.split() == ["True", *BITS[maker].split()], said.stderr
 
 
@@ -100,9 +100,42 @@ from fedlib.processor import SHARED
 wide = torch.backends.cpu.get_cpu_capability() != "AVX2"
 print(PINNED, PINNED == all(n in os.environ for n in SHARED), wide)
 """
-    pinned, same, wide = alone(asks).stdout.split()
+    pinned, same, wide = alone(asks, FEDLIB_PIN="1").stdout.split()
     assert same == "True"
     assert pinned == "False" or (wide == "False" and "@" not in chosen)
+
+
+LEFT = """
+import os, torch
+before = dict(os.environ)
+if {asked}:
+    import fedlib
+    for moment in fedlib.simulate(fedlib.tiny):
+        pass
+print(os.environ == before, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
+"""
+
+
+@pytest.mark.slow
+def test_a_users_torch_is_left_as_it_is():
+    """By a run of the library: its instructions, its threads, and what other libraries may read."""
+    plain, used = (alone(LEFT.format(asked=asked)) for asked in (False, True))
+    assert plain.stdout.split()[0] == "True" and used.stdout == plain.stdout, used.stderr
+
+
+STARTED = """
+from dataclasses import replace
+from fedlib import sweep, tiny
+runs = sweep([tiny, replace(tiny, seed=1)], workers=2, progress=False)
+print(*(r.provenance["pinned"] for r in runs))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "held"), [("", False), ("import companion", True)])
+def test_processes_that_a_pinned_one_starts_are_pinned(first, held):
+    said = alone(f"{first}{STARTED}")
+    assert said.stdout.split() == [str(held)] * 2, said.stderr
 
 
 def test_strided_convolutions_of_few_channels_train():

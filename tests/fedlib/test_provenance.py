@@ -3,6 +3,7 @@
 import platform
 import shutil
 import subprocess
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,8 @@ from conftest import alone
 from small import interrupted, play
 
 from benchmarks.robustness.tiny import BEST, TUNED
-from fedlib import State, paths, processor
+from companion.frames import together
+from fedlib import State, compare, paths, processor
 from fedlib.runs import provenance, store
 
 INTEL = "processor\t: 0\nvendor_id\t: Intel\ncpu family\t: 6\nmodel name\t: Intel(R) Xeon(R)\n"
@@ -74,15 +76,20 @@ def test_a_digest_is_of_the_bits_and_of_nothing_else():
     assert one not in [provenance.digest(State(other, {})) for other in others]
 
 
-PINNED = "import sys; import fedlib; assert 'torch' not in sys.modules; import torch; "
-PINNED += "print(fedlib.PINNED, torch.backends.cpu.get_cpu_capability())"
-
-
+ASKED = "; import sys, fedlib; assert 'torch' not in sys.modules; print(fedlib.PINNED)"
+ASKED += "; import torch; print(fedlib.PINNED, torch.backends.cpu.get_cpu_capability())"
+TESTED = f"import sys; sys.path[:0] = [{str(paths.ROOT / 'tests')!r}]; import conftest, fedlib"
+TESTED += "; print(fedlib.PINNED)"
 IMPORTED = [
-    (PINNED, {}, "True AVX2"),
-    ("import torch, fedlib; print(fedlib.PINNED)", {}, "True"),
-    ("import fedlib; print(fedlib.PINNED)", {"FEDLIB_PIN": "0"}, "False"),
-    ("import fedlib; print(fedlib.PINNED)", {"MKL_CBWR": "COMPATIBLE"}, "False"),
+    ("import companion" + ASKED, {}, "True True AVX2"),
+    ("import fedlib, papers" + ASKED, {}, "True True AVX2"),
+    ("import benchmarks" + ASKED, {}, "True True AVX2"),
+    ("import fedlib" + ASKED, {"FEDLIB_PIN": "1"}, "True True AVX2"),
+    ("import torch, fedlib, companion; print(fedlib.PINNED)", {}, "True"),
+    (TESTED, {}, "True"),
+    ("import fedlib; print(fedlib.PINNED)", {}, "False"),
+    ("import companion, fedlib; print(fedlib.PINNED)", {"FEDLIB_PIN": "0"}, "False"),
+    ("import companion, fedlib; print(fedlib.PINNED)", {"MKL_CBWR": "COMPATIBLE"}, "False"),
 ]
 
 
@@ -90,7 +97,27 @@ IMPORTED = [
 @pytest.mark.parametrize(("code", "variables", "expected"), IMPORTED)
 def test_torch_is_held_to_avx2_before_it_computes(code, variables, expected):
     said = alone(code, **variables)
-    assert said.stdout.strip() == expected, said.stderr
+    assert said.stdout.split() == expected.split(), said.stderr
+
+
+def test_a_comparison_of_pinned_runs_with_others_says_so_in_one_line():
+    """Whether runs on a GPU were pinned is no matter, and older ones do not say."""
+    cpu, other = {"device": "x86_64"}, {"device": "NVIDIA H200", "pinned": False}
+    free, held = {**cpu, "pinned": False}, {**cpu, "pinned": True}
+    resumed = {**held, "segments": [held, free]}
+    run = play(BEST)
+
+    def compared(*every):
+        runs = [replace(run, provenance=made) for made in every]
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            compare({f"{i}": [one] for i, one in enumerate(runs)})
+            together([("mine", {}, runs)])
+        return [str(w.message).partition(" were ")[0] for w in heard]
+
+    assert compared(free, free, cpu) == compared(held, cpu, other) == []
+    assert compared(held, free, cpu) == ["1 of 3 runs"] * 2
+    assert compared(resumed) == ["1 of 1 runs"] * 2
 
 
 def test_clean_code_is_clean():

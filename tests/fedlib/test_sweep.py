@@ -259,6 +259,15 @@ def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(ray, monkeypatch, asked,
     assert ray.log[1] == {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_a_machine_pins_where_the_driver_is_pinned(ray, monkeypatch, held):
+    asked = []
+    monkeypatch.setattr(cluster, "pinned", lambda: held)
+    monkeypatch.setattr(cluster, "pin", lambda: asked.append("to pin"))
+    go([AVG], address="auto")
+    assert asked == ["to pin"] * held
+
+
 def test_a_run_lost_three_times_fails_with_what_builds_on_it_and_the_others_finish(ray):
     get = ray.get
 
