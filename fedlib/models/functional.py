@@ -152,6 +152,42 @@ def _group(mode: Interceptor, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return F.group_norm(x, *args, **kwargs)
 
 
+def _densely(convolve: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a convolution without the strided ones that oneDNN writes out of bounds.
+
+    With AVX2 and channels last that is the gradient of one by 1 x 1 of fewer than 8 input channels.
+    A dense one sees the places that the stride visits: the same numbers, whatever the layout.
+    """
+
+    def densely(
+        mode: Interceptor,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        *how: Any,
+        **more: Any,
+    ) -> Tensor:
+        axes = weight.ndim - 2
+        steps, borders = (_each(n, axes) for n in (stride, padding))
+        few = {*weight.shape[2:]} == {1} and weight.shape[1] < 8
+        if not few or {*steps} == {1} or padding == "same":  # which torch refuses with a stride
+            return convolve(input, weight, bias, stride, padding, *how, **more)
+        if padding != "valid" and any(borders):
+            input = F.pad(input, [n for n in reversed(borders) for _ in (0, 1)])
+        visited = input[(..., *(slice(None, None, n) for n in steps))]
+        return convolve(visited, weight, bias, 1, 0, *how, **more)
+
+    return densely
+
+
+def _each(given: Any, axes: int) -> tuple[Any, ...]:
+    """Return what is given for every axis: one thing for all, or one for each."""
+    alone = isinstance(given, int | str)
+    return (given,) * axes if alone else tuple(given) * (axes // len(given))
+
+
 _ANSWERS: dict[Any, Callable[..., Tensor]] = {
     F.dropout: _drop,
     **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _dropping(2)),
@@ -159,6 +195,7 @@ _ANSWERS: dict[Any, Callable[..., Tensor]] = {
     F.multi_head_attention_forward: _attend_in_heads,
     F.batch_norm: _normalise,
     F.group_norm: _group,
+    **{convolve: _densely(convolve) for convolve in (F.conv1d, F.conv2d, F.conv3d)},
 }
 
 

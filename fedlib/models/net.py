@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, cached_property
@@ -55,6 +55,7 @@ class DryRun(NamedTuple):
     unbatchable: str
 
 
+# What torch makes of some of these at rest are no calls that vmap knows.
 WATCHED = nn.MultiheadAttention | nn.modules.dropout._DropoutNd | nn.GroupNorm | BatchNorm
 
 
@@ -83,9 +84,7 @@ class Net:
         modules = list(self.module.modules())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
-        # What torch makes of some of these at rest are no calls that vmap knows.
-        self._watched = any(isinstance(m, WATCHED) for m in modules)
-        self._plain = any(corrupts(m) for m in modules)
+        self._watched = any(map(_watched, modules))
         self.remembers = any(is_statistic(name) for name, _, _ in self._base)
         self._flat = [m for m in modules if isinstance(m, nn.RNNBase)]
 
@@ -187,7 +186,8 @@ class Net:
         for name, owner, key in _slots(twin):
             leaves[name] = leaves[name] + 0.01 * torch.rand(leaves[name].shape, generator=draw)
             owner[key].copy_(leaves[name])
-        x = some(self.shape, 3, self.reads_tokens)
+        padding = (getattr(m, "padding_idx", None) for m in base.modules())
+        x = some(self.shape, 3, self.reads_tokens, next((i for i in padding if i is not None), 0))
         try:
             with blamed(base):
                 h = self.features(leaves, x)
@@ -208,10 +208,19 @@ class Net:
                 if changed := [n for n, t in kept.items() if not t.equal(base.get_buffer(n))]:
                     raise ValueError(f"all clients' training would change {', '.join(changed)}")
                 ways.append(lambda w, x: self._training_pass(w, x)[0])
+            alone = _slopes(ways, leaves, x)
+            for name, owner, key in _slots(self.module):
+                owner[key].copy_(leaves[name])
+            if _differing(alone, _slopes(ways, leaves, x)):
+                why = "it computes again where no other parameters are in place (checkpointing)"
+                raise ValueError(f"its gradients are not those of its parameters: {why}")
         try:
             with blamed(base):
-                for way in ways:
-                    vmap(way)(stack([leaves, leaves]), torch.stack([x, x]))
+                both, xs = stack([leaves, leaves]), torch.stack([x, x])
+                together = _slopes([*map(vmap, ways)], both, xs)
+                each = {n: torch.stack([t, t]) for n, t in alone.items()}
+                if name := _differing(each, together):
+                    raise ValueError(f"together with others the gradient of {name} is another")
         except ValueError as error:
             return DryRun(draws, str(error).strip().split("\n")[0])
         return DryRun(draws, "")
@@ -277,7 +286,6 @@ class Net:
         which for a small net takes as long as its arithmetic.
         """
         own = [owner[key] for _, owner, key in slots]
-        x = x.contiguous() if self._plain else x
         try:
             for name, owner, key in slots:
                 owner[key] = params[name]
@@ -315,16 +323,36 @@ def _dry_run_of(spec: Any, shape: tuple[int, ...], classes: int) -> DryRun:
         return Net(spec, shape, classes)._dry_run()  # on a CPU, where all draws are seen
 
 
-def corrupts(module: nn.Module) -> bool:
-    """Return whether a module's own weights may be of a convolution that corrupts memory.
+def _slopes(ways: Sequence[Callable[..., Tensor]], leaves: Params, x: Tensor) -> Params:
+    """Return the features that some ways make of examples, and their gradients in the leaves."""
+    with torch.enable_grad():
+        own = {n: t.detach().requires_grad_(not is_statistic(n)) for n, t in leaves.items()}
+        h = torch.stack([way(own, x) for way in ways], -3)
+        weights = torch.rand(h.shape[-2:], generator=torch.Generator().manual_seed(0))
+        asked = {n: t for n, t in own.items() if t.requires_grad and h.requires_grad}
+        total, of = (h * weights).sum(), [*asked.values()]
+        grads = torch.autograd.grad(total, of, materialize_grads=True) if asked else ()
+    return {**dict(zip(asked, (g.to_dense() for g in grads), strict=True)), "features": h.detach()}
 
-    With AVX2 and channels last, oneDNN writes the gradient of a 1x1 convolution with a stride and
-    fewer than 8 input channels out of bounds. A weight of that shape counts unless its module is a
-    convolution without a stride, as a module may call torch's functions by itself.
+
+def _differing(one: Params, other: Params) -> str:
+    """Return what differs by more than rounding, which counts by the largest gradient: a name."""
+    most = max((float(t.abs().max()) for n, t in one.items() if n != "features"), default=0.0)
+    for name, t in one.items():
+        near = 1e-5 * most + 1e-2 * float(t.abs().max())
+        if not torch.allclose(t, other[name], 0, near, True):
+            return name
+    return ""
+
+
+def _watched(module: nn.Module) -> bool:
+    """Return whether some call of a module is answered elsewhere: `functional` says which.
+
+    A module that is neither torch's nor ours may make any call.
     """
-    dense = isinstance(module, nn.modules.conv._ConvNd) and {*module.stride} == {1}
-    weights = [p for p in module._parameters.values() if p is not None and p.ndim > 3]
-    return not dense and any({*p.shape[2:]} == {1} and p.shape[1] < 8 for p in weights)
+    ours = type(module).__module__.startswith(("torch.nn.modules.", "fedlib."))
+    strided = isinstance(module, nn.modules.conv._ConvNd) and {*module.stride} != {1}
+    return strided or not ours or isinstance(module, WATCHED)
 
 
 def _slots(module: nn.Module) -> list[Slot]:
