@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedlib.models.batch import Batch, Statistics
 from fedlib.models.families import (
@@ -22,7 +23,7 @@ from fedlib.models.families import (
     seeded,
     some,
 )
-from fedlib.models.functional import BatchNorm, Interceptor, blamed, drawn_by, is_statistic
+from fedlib.models.functional import FEW, BatchNorm, Interceptor, blamed, drawn_by, is_statistic
 from fedlib.values import shown
 
 Slot = tuple[str, dict[str, Any], str]
@@ -93,7 +94,10 @@ class Net:
         with seeded(seed):
             match self._spec.base(self.shape):
                 case (nn.Module() as base, width) if hasattr(width, "__index__"):
-                    return Classifier(base, width, self.classes)
+                    if any(isinstance(m, LazyModuleMixin) for m in base.modules()):
+                        with torch.no_grad():  # lazy layers have no weights before
+                            base.eval()(some(self.shape, 2, reads_tokens(self._spec, base)))
+                    return Classifier(base.train(), width, self.classes)
                 case made:
                     wanted = "a pair: a module, and the width D of its features [B, D]"
                     got = f"got {shown(made)}"
@@ -188,42 +192,63 @@ class Net:
             owner[key].copy_(leaves[name])
         padding = (getattr(m, "padding_idx", None) for m in base.modules())
         x = some(self.shape, 3, self.reads_tokens, next((i for i in padding if i is not None), 0))
+        buffers = {n: t for n, t in base.named_buffers() if "batches_tracked" not in n}
+        kept, versions = (
+            {n: t.clone() for n, t in buffers.items()},
+            {n: t._version for n, t in leaves.items()},
+        )
         try:
-            with blamed(base):
+            with blamed(base, lambda: self.features(leaves, x)):
                 h = self.features(leaves, x)
         except ValueError as error:
             arrive = f"examples {list(self.shape)} arrive as {arriving(self.shape)}"
             raise ValueError(f"{error}; {arrive}") from error
+        if h.dtype != self.module.head.weight.dtype:
+            heads = f"the output layer is of {self.module.head.weight.dtype}: return h.float()"
+            raise ValueError(f"{self._spec} makes features of {h.dtype}, and {heads}")
         if h.shape != (3, self.width):
             wanted = f"not features [3, {self.width}]: flatten them, or return their width"
             raise ValueError(f"{self._spec} makes {list(h.shape)} of three examples, {wanted}")
-        with blamed(base):
+        with blamed(base, lambda: self._training_pass(leaves, x)):
             if not torch.allclose(h[:1], self.features(leaves, x[:1]), 1e-3, 1e-4, True):
                 raise ValueError("what it says of an example depends on who shares its batch")
             if not torch.allclose(h, twin.base(x), 1e-3, 1e-4, True):
                 raise ValueError("it computes with other numbers than its parameters")
             if self._base:
-                kept = {n: t.clone() for n, t in base.named_buffers() if "batches_tracked" not in n}
                 draws = drawn_by(lambda n: self._training_pass(leaves, x[:n])[1])
-                if changed := [n for n, t in kept.items() if not t.equal(base.get_buffer(n))]:
-                    raise ValueError(f"all clients' training would change {', '.join(changed)}")
                 ways.append(lambda w, x: self._training_pass(w, x)[0])
+            now = {**leaves, **dict(base.named_buffers())}
+            if changed := [n for n, t in kept.items() if not t.equal(now[n])]:
+                raise ValueError(f"all clients' training would change {', '.join(changed)}")
+            if changed := [n for n in leaves if leaves[n]._version != versions[n]]:
+                way = "leave max_norm out, or project in a phase's `after`"
+                where = "as it is read, also to predict"
+                raise ValueError(f"it changes {', '.join(changed)} {where}: {way}")
+        return DryRun(draws, self._apart(ways, leaves, x))
+
+    def _apart(self, ways: list[Callable[..., Tensor]], leaves: Params, x: Tensor) -> str:
+        """Return why clients cannot share a program, "" if they can: by features and gradients.
+
+        ValueError where not even one client's gradients are those of its leaves.
+        """
+        base = self.module.base
+        with blamed(base, lambda: None):
             alone = _slopes(ways, leaves, x)
             for name, owner, key in _slots(self.module):
                 owner[key].copy_(leaves[name])
-            if _differing(alone, _slopes(ways, leaves, x)):
-                why = "it computes again where no other parameters are in place (checkpointing)"
-                raise ValueError(f"its gradients are not those of its parameters: {why}")
+            if name := _differing(alone, _slopes(ways, leaves, x)):
+                why = "it draws by itself, or computes again in the backward pass (checkpointing)"
+                raise ValueError(f"asked again, the gradient of {name} is another: {why}")
         try:
-            with blamed(base):
+            with blamed(base, lambda: None):
                 both, xs = stack([leaves, leaves]), torch.stack([x, x])
                 together = _slopes([*map(vmap, ways)], both, xs)
                 each = {n: torch.stack([t, t]) for n, t in alone.items()}
                 if name := _differing(each, together):
                     raise ValueError(f"together with others the gradient of {name} is another")
         except ValueError as error:
-            return DryRun(draws, str(error).strip().split("\n")[0])
-        return DryRun(draws, "")
+            return str(error).strip().split("\n")[0]
+        return ""
 
     def _training_pass(self, leaves: Params, x: Tensor) -> tuple[Tensor, list[tuple[int, ...]]]:
         """Return the features of a batch of training, and the shapes of what is drawn there."""
@@ -332,7 +357,10 @@ def _slopes(ways: Sequence[Callable[..., Tensor]], leaves: Params, x: Tensor) ->
         asked = {n: t for n, t in own.items() if t.requires_grad and h.requires_grad}
         total, of = (h * weights).sum(), [*asked.values()]
         grads = torch.autograd.grad(total, of, materialize_grads=True) if asked else ()
-    return {**dict(zip(asked, (g.to_dense() for g in grads), strict=True)), "features": h.detach()}
+    slopes = dict(zip(asked, grads, strict=True))
+    if sparse := [n for n, g in slopes.items() if g.is_sparse]:
+        raise ValueError(f"the gradient of {sparse[0]} is sparse: use the layer with sparse=False")
+    return {**slopes, "features": h.detach()}
 
 
 def _differing(one: Params, other: Params) -> str:
@@ -355,6 +383,13 @@ def _watched(module: nn.Module) -> bool:
     return strided or not ours or isinstance(module, WATCHED)
 
 
+def _hides_a_crash(script: nn.Module) -> bool:
+    """Return whether a script may call the convolution that `functional` answers densely."""
+    weights = [p for p in script._parameters.values() if p is not None and p.ndim == 4]
+    dense = {*getattr(script, "stride", (2,))} == {1}  # what was traced does not say
+    return not dense and any({*w.shape[2:]} == {1} and w.shape[1] < FEW for w in weights)
+
+
 def _slots(module: nn.Module) -> list[Slot]:
     """Return where a module keeps its leaves: (full name, dictionary, key).
 
@@ -364,6 +399,9 @@ def _slots(module: nn.Module) -> list[Slot]:
     slots: list[Slot] = []
     for path, inner in module.named_modules():
         owners = [inner._parameters]
+        if isinstance(inner, torch.jit.ScriptModule) and _hides_a_crash(inner):
+            why = "TorchScript hides a strided 1 x 1 convolution, which may corrupt memory (oneDNN)"
+            raise ValueError(f"{path}: {why}: give the module that was scripted or traced")
         if isinstance(inner, BatchNorm) and (inner.weight is None or inner.weight.requires_grad):
             owners.append(inner._buffers)
             if inner.momentum is None:
@@ -372,6 +410,14 @@ def _slots(module: nn.Module) -> list[Slot]:
             for key, leaf in owner.items():
                 name = f"{path}.{key}"
                 if leaf is not None and (leaf.requires_grad or is_statistic(name)):
+                    if leaf.dtype not in (torch.float32, torch.float64):
+                        way = f"compute in {leaf.dtype} by torch.autocast"
+                        if leaf.is_complex():
+                            way = (
+                                "take torch.view_as_complex of one, which ends with an axis of two"
+                            )
+                        need = "leaves are torch.float32 or torch.float64"
+                        raise ValueError(f"{name} is {leaf.dtype}, and {need}: {way}")
                     slots.append((names.setdefault(id(leaf), name), owner, key))
     return slots
 
