@@ -108,7 +108,7 @@ def precompute(
         return [one(own, ctx, batch) for batch in batches]
 
     def ask_part(some: slice) -> list[Precomputed]:
-        return ask(some, table.blocks(rows[some], costs.AT_ONCE)) if sizes[some].any() else []
+        return ask(some, table.blocks(rows[some], costs.AT_ONCE))
 
     once = np.ones((1, 1), dtype=np.int64)
     example = table.batches(rows[:1], 0 * once[None], once, once[0])

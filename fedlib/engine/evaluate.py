@@ -61,7 +61,7 @@ def encode(
         with torch.no_grad():
             return algorithm.encode(fed.net, state.shared, table.inputs(some))
 
-    parts = in_order(encode_block, used.split(costs.BLOCK), "examples")
+    parts = in_order(encode_block, used.split(costs.BLOCK), "examples") if len(used) else []
     return Encoded({n: torch.cat([p[n] for p in parts]) for n in parts[0]} if parts else {}, at)
 
 

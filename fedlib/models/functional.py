@@ -7,7 +7,7 @@ in and out here, so that any module is a pure function: of its leaves, of noise,
 import math
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -217,12 +217,15 @@ def blamed(module: nn.Module, forward: Callable[[], Any]) -> Iterator[None]:
     the first of its numbers that are no float32, as examples are. ``forward`` runs the module.
     """
     before = _chance()
-    try:
-        with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):
+        error = None
+        try:
             yield
-            if _chance() != before:
-                raise ValueError(_instead_of(_drawing(module, forward), module))
-    except Exception as error:
+        except Exception as raised:
+            error = raised
+        if _chance() != before:
+            error = ValueError(_instead_of(_drawing(module, forward), module))
+    if error is not None:
         held = [*module.named_parameters(), *module.named_buffers()]
         other = (f"{n} is {t.dtype}" for n, t in held if t.is_floating_point() and t.itemsize != 4)
         cast = [f"; examples are torch.float32, and {one}: cast one of them" for one in other][:1]
@@ -245,7 +248,8 @@ def _drawing(module: nn.Module, forward: Callable[[], Any]) -> nn.Module:
 
     hooks = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
     try:
-        forward()
+        with suppress(Exception):
+            forward()
     finally:
         for hook in hooks:
             hook.remove()
