@@ -62,24 +62,34 @@ class Plan:
 
 
 def make_plan(
-    ids: np.ndarray, sizes: np.ndarray, batch_size: int | None, epochs: int, where: tuple[int, ...]
+    ids: np.ndarray,
+    sizes: np.ndarray,
+    batch_size: int | None,
+    epochs: int,
+    where: tuple[int, ...],
+    steps: int | None = None,
 ) -> Plan:
     """Draw ``epochs`` shuffled passes over each client's examples, cut into mini-batches.
 
     ``ids`` and ``sizes`` are ``[clients]``; ``batch_size=None`` is the full batch. ``where``
     (seed, round, phase) and the client's id are all that a draw depends on. The last batch of an
-    epoch may be small.
+    epoch may be small. With ``steps`` everyone who has an example takes so many, over as many
+    passes as these are.
     """
     batch = batch_size or int(sizes.max(initial=1))
     per_epoch = np.ceil(sizes / batch).astype(np.int64)
-    ends = per_epoch * epochs
+    ends = per_epoch * epochs if steps is None else np.where(per_epoch, steps, 0)
     positions = np.zeros((len(ids), int(ends.max(initial=0)), batch), dtype=np.int64)
     counts = np.zeros(positions.shape[:2], dtype=np.int64)
     for i, (client, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
-        rng, steps = generator(where[0], "batches", *where[1:], client), int(per_epoch[i])
-        for start in range(0, steps * epochs, steps or 1):
-            positions[i, start : start + steps].reshape(-1)[:size] = rng.permutation(size)
-            counts[i, start : start + steps] = np.minimum(size - batch * np.arange(steps), batch)
+        rng, once = generator(where[0], "batches", *where[1:], client), int(per_epoch[i])
+        full = np.minimum(size - batch * np.arange(once), batch)
+        for start in range(0, int(ends[i]), once or 1):
+            places, counted = (
+                a[i, start : min(start + once, ends[i])] for a in (positions, counts)
+            )
+            places.reshape(-1)[:size] = rng.permutation(size)[: places.size]
+            counted[:] = full[: len(counted)]
     return Plan(positions, counts, per_epoch, ends, np.asarray(ids), where)
 
 

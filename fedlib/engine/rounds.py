@@ -154,7 +154,7 @@ def draw(
     ids, sizes = fed.ids[rows], fed.train.sizes[rows]
     full = int(sizes.max(initial=full))
     return [
-        make_plan(ids, sizes, p.batch_size or full, p.epochs, (seed, round, k))
+        make_plan(ids, sizes, p.batch_size or full, p.epochs, (seed, round, k), p.steps)
         for k, p in enumerate(algorithm.phases())
     ]
 
