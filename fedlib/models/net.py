@@ -185,7 +185,7 @@ class Net:
         """
         base, draw = self.module.base, torch.Generator().manual_seed(0)
         draws: tuple[tuple[int, int], ...] = ()
-        ways: list[Callable[..., Tensor]] = [self.features]
+        ways: list[Callable[..., Tensor]] = [lambda w, x, _: self.features(w, x)]
         leaves, twin = self.init(0), self.module_of(0).eval()
         for name, owner, key in _slots(twin):
             leaves[name] = leaves[name] + 0.01 * torch.rand(leaves[name].shape, generator=draw)
@@ -216,7 +216,7 @@ class Net:
                 raise ValueError("it computes with other numbers than its parameters")
             if self._base:
                 draws = drawn_by(lambda n: self._training_pass(leaves, x[:n])[1])
-                ways.append(lambda w, x: self._training_pass(w, x)[0])
+                ways.append(lambda w, x, real: self._training_pass(w, x, real)[0])
             now = {**leaves, **dict(base.named_buffers())}
             if changed := [n for n, t in kept.items() if not t.equal(now[n])]:
                 raise ValueError(f"all clients' training would change {', '.join(changed)}")
@@ -229,32 +229,37 @@ class Net:
     def _apart(self, ways: list[Callable[..., Tensor]], leaves: Params, x: Tensor) -> str:
         """Return why clients cannot share a program, "" if they can: by features and gradients.
 
-        ValueError where not even one client's gradients are those of its leaves.
+        The second of two has an example less, so that there is padding in its batch. ValueError
+        where not even one client's gradients are those of its leaves.
         """
-        base = self.module.base
+        base, real = self.module.base, torch.ones(2, len(x))
+        real[1, -1] = 0
         with blamed(base, lambda: None):
-            alone = _slopes(ways, leaves, x)
+            alone = [_slopes(ways, leaves, x[:n], real[0, :n]) for n in (len(x), len(x) - 1)]
             for name, owner, key in _slots(self.module):
                 owner[key].copy_(leaves[name])
-            if name := _differing(alone, _slopes(ways, leaves, x)):
+            if name := _differing(alone[0], _slopes(ways, leaves, x, real[0])):
                 why = "it draws by itself, or computes again in the backward pass (checkpointing)"
                 raise ValueError(f"asked again, the gradient of {name} is another: {why}")
         try:
             with blamed(base, lambda: None):
                 both, xs = stack([leaves, leaves]), torch.stack([x, x])
-                together = _slopes([*map(vmap, ways)], both, xs)
-                each = {n: torch.stack([t, t]) for n, t in alone.items()}
-                if name := _differing(each, together):
-                    raise ValueError(f"together with others the gradient of {name} is another")
+                together = _slopes([*map(vmap, ways)], both, xs, real)
+                for i, mine in enumerate(alone):
+                    if name := _differing(mine, {n: t[i] for n, t in together.items()}):
+                        raise ValueError(f"together with others the gradient of {name} is another")
         except ValueError as error:
             return str(error).strip().split("\n")[0]
         return ""
 
-    def _training_pass(self, leaves: Params, x: Tensor) -> tuple[Tensor, list[tuple[int, ...]]]:
+    def _training_pass(
+        self, leaves: Params, x: Tensor, weight: Tensor | None = None
+    ) -> tuple[Tensor, list[tuple[int, ...]]]:
         """Return the features of a batch of training, and the shapes of what is drawn there."""
-        some = torch.full((len(x), 1), 0.5)
+        noise = torch.full((len(x), 1), 0.5)
         statistics = Statistics({n: t for n, t in leaves.items() if is_statistic(n)})
-        interceptor = Interceptor(some, None, some[:, 0], statistics)
+        weight = torch.ones(len(x)) if weight is None else weight
+        interceptor = Interceptor(noise, None, weight, statistics)
         return self._trained(leaves, x, interceptor), interceptor.shapes
 
     def has_base(self, leaves: Collection[str]) -> bool:
@@ -348,14 +353,19 @@ def _dry_run_of(spec: Any, shape: tuple[int, ...], classes: int) -> DryRun:
         return Net(spec, shape, classes)._dry_run()  # on a CPU, where all draws are seen
 
 
-def _slopes(ways: Sequence[Callable[..., Tensor]], leaves: Params, x: Tensor) -> Params:
-    """Return the features that some ways make of examples, and their gradients in the leaves."""
+def _slopes(
+    ways: Sequence[Callable[..., Tensor]], leaves: Params, x: Tensor, real: Tensor
+) -> Params:
+    """Return the features ``[..., B, ways, D]`` that ways make of examples, and their gradients.
+
+    Examples that are not ``real`` ``[..., B]`` are padding, of which gradients know nothing.
+    """
     with torch.enable_grad():
         own = {n: t.detach().requires_grad_(not is_statistic(n)) for n, t in leaves.items()}
-        h = torch.stack([way(own, x) for way in ways], -3)
-        weights = torch.rand(h.shape[-2:], generator=torch.Generator().manual_seed(0))
+        h = torch.stack([way(own, x, real) for way in ways], -2)
+        weights = torch.rand(h.shape[-3:], generator=torch.Generator().manual_seed(0))
         asked = {n: t for n, t in own.items() if t.requires_grad and h.requires_grad}
-        total, of = (h * weights).sum(), [*asked.values()]
+        total, of = (h * weights * real[..., None, None]).sum(), [*asked.values()]
         grads = torch.autograd.grad(total, of, materialize_grads=True) if asked else ()
     slopes = dict(zip(asked, grads, strict=True))
     if sparse := [n for n, g in slopes.items() if g.is_sparse]:
@@ -364,11 +374,14 @@ def _slopes(ways: Sequence[Callable[..., Tensor]], leaves: Params, x: Tensor) ->
 
 
 def _differing(one: Params, other: Params) -> str:
-    """Return what differs by more than rounding, which counts by the largest gradient: a name."""
+    """Return what differs by more than rounding, which counts by the largest gradient: a name.
+
+    Of features as many examples are compared as there are in ``one``.
+    """
     most = max((float(t.abs().max()) for n, t in one.items() if n != "features"), default=0.0)
     for name, t in one.items():
         near = 1e-5 * most + 1e-2 * float(t.abs().max())
-        if not torch.allclose(t, other[name], 0, near, True):
+        if not torch.allclose(t, other[name][: len(t)], 0, near, True):
             return name
     return ""
 
