@@ -23,10 +23,10 @@ Bytes = tuple[Tensor, Tensor]  # sent to, and by, every client of a cohort, int6
 class FedAvg(Algorithm):
     """One global model: clients run SGD, the server averages their updates.
 
-    ``epochs`` E, ``batch_size`` B (None: all examples at once), or ``steps`` mini-batches at every
-    client whatever its size, instead of E passes; ``client`` the optimiser of w_s (SGD with rate
-    alpha), ``server`` that of w (with rate beta; SGD with rate 1 is plain averaging,
-    Adam generalised FedAvg). p(s) = N_s / N_S' is a client's share of the cohort's examples.
+    ``epochs`` E, ``batch_size`` B (None: all examples at once), ``client`` the optimiser of w_s
+    (SGD with rate alpha), ``server`` that of w (with rate beta; SGD with rate 1 is plain averaging,
+    Adam generalised FedAvg). With ``steps`` every client takes that many steps in a round, whatever
+    its size, in place of E epochs. p(s) = N_s / N_S' is a client's share of the cohort's examples.
     FedAdam is ``FedAvg(server=adam(0.01))``, FedAvgM ``FedAvg(server=sgd(1.0, momentum=0.9))``,
     FedAdagrad ``FedAvg(server=Optimizer("Adagrad", lr=0.01))``, each with torch's optimiser.
 
@@ -124,7 +124,7 @@ class FedAvg(Algorithm):
     def phase(self, **more: Any) -> Phase:
         """Return a stretch of training by ``client``, with other fields of ``Phase`` if given.
 
-        What is of other ``epochs`` takes no ``steps`` unless these are given, too.
+        A phase with ``epochs`` of its own takes no ``steps`` unless they are given, too.
         """
         schedule = ("batch_size",) if "epochs" in more else ("batch_size", "epochs", "steps")
         usual = {n: getattr(self, n) for n in schedule}

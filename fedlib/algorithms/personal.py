@@ -147,8 +147,8 @@ class PFedMe(Beside):
         w_s     <- w_s - eta lambda (w_s - theta_s)                         on every mini-batch
         w       <- (1 - beta) w + beta sum_s p(s) w_s
 
-    A round starts with theta_s = w_s = w, and goes on from one mini-batch to the next with both,
-    for ``epochs``: ``steps`` are of a mini-batch here, and not of a round.
+    A round starts with theta_s = w_s = w, and goes on from one mini-batch to the next with both. It
+    has ``epochs``: ``steps`` are not those of a round here.
 
     Reference: T. Dinh, Tran and Nguyen, Personalized federated learning with Moreau envelopes,
     NeurIPS 2020 (algorithm 1). How the inner problem is solved is left open there: K steps on the

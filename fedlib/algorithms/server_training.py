@@ -30,9 +30,9 @@ class FedGen(FedAvg):
 
     G takes ``noise`` uniform numbers e and a one-hot label through a hidden layer of ``hidden``
     units with batch normalisation to the features that the output layer h reads. ``alpha`` is
-    alpha; ``fit`` moves G for ``steps``, which are the server's here, after every round, on
-    ``invented`` features at a time.
-    Labels are drawn from the counts of all clients, which the server knows: a leak by design.
+    alpha; ``fit`` moves G for ``steps`` of the server after every round, on ``invented`` features
+    at a time. Labels are drawn from the counts of all clients, which the server knows: a leak by
+    design.
 
         G   <- G - grad CE(mean_s h_s(G(e, y)), y)                          at the server
         w_s <- w_s - eta grad [ CE(w_s) + alpha CE(h_s(G(e, y)), y) ]       at a client

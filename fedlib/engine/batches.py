@@ -73,8 +73,8 @@ def make_plan(
 
     ``ids`` and ``sizes`` are ``[clients]``; ``batch_size=None`` is the full batch. ``where``
     (seed, round, phase) and the client's id are all that a draw depends on. The last batch of an
-    epoch may be small. With ``steps`` everyone who has an example takes so many, over as many
-    passes as these are.
+    epoch may be small. With ``steps`` every client that has an example takes that many, and passes
+    over its examples for as long.
     """
     batch = batch_size or int(sizes.max(initial=1))
     per_epoch = np.ceil(sizes / batch).astype(np.int64)
@@ -83,13 +83,11 @@ def make_plan(
     counts = np.zeros(positions.shape[:2], dtype=np.int64)
     for i, (client, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
         rng, once = generator(where[0], "batches", *where[1:], client), int(per_epoch[i])
-        full = np.minimum(size - batch * np.arange(once), batch)
-        for start in range(0, int(ends[i]), once or 1):
-            places, counted = (
-                a[i, start : min(start + once, ends[i])] for a in (positions, counts)
-            )
-            places.reshape(-1)[:size] = rng.permutation(size)[: places.size]
-            counted[:] = full[: len(counted)]
+        for start in range(0, int(ends[i]), max(once, 1)):
+            stop = min(start + once, int(ends[i]))
+            seen = rng.permutation(size)[: batch * (stop - start)]
+            positions[i, start:stop].reshape(-1)[: len(seen)] = seen
+            counts[i, start:stop] = np.minimum(size - batch * np.arange(stop - start), batch)
     return Plan(positions, counts, per_epoch, ends, np.asarray(ids), where)
 
 

@@ -259,7 +259,8 @@ def some(shape: tuple[int, ...], count: int, tokens: bool, padding: int = 0) -> 
     """
     if tokens:
         beyond = torch.arange(shape[-1]) >= (shape[-1] - torch.arange(count)[:, None]).clamp(min=1)
-        return torch.where(beyond, padding, int(padding != 1)).expand(count, *shape)
+        ids = torch.where(beyond, padding, int(padding != 1))
+        return ids.view(count, *[1] * (len(shape) - 1), -1).expand(count, *shape)
     x = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0))
     return x.movedim(-1, 1) if len(shape) == 3 else x
 
@@ -315,7 +316,7 @@ class _Block(nn.Module):
         """Return the block's output ``[B, width, H / stride, W / stride]``.
 
         The 1x1 convolution is dense on the pixels that its stride would visit: the same numbers,
-        and never the strided one that would have to be (``functional``).
+        and never the strided one that oneDNN writes out of bounds (``functional.FEW``).
         """
         past = x
         if self.project is not None:

@@ -97,7 +97,8 @@ class Net:
                     if any(isinstance(m, LazyModuleMixin) for m in base.modules()):
                         with torch.no_grad():  # lazy layers have no weights before
                             base.eval()(some(self.shape, 2, reads_tokens(self._spec, base)))
-                    return Classifier(base.train(), width, self.classes)
+                        base.train()
+                    return Classifier(base, width, self.classes)
                 case made:
                     wanted = "a pair: a module, and the width D of its features [B, D]"
                     got = f"got {shown(made)}"
@@ -192,11 +193,8 @@ class Net:
             owner[key].copy_(leaves[name])
         padding = (getattr(m, "padding_idx", None) for m in base.modules())
         x = some(self.shape, 3, self.reads_tokens, next((i for i in padding if i is not None), 0))
-        buffers = {n: t for n, t in base.named_buffers() if "batches_tracked" not in n}
-        kept, versions = (
-            {n: t.clone() for n, t in buffers.items()},
-            {n: t._version for n, t in leaves.items()},
-        )
+        held = {**leaves, **dict(base.named_buffers())}
+        kept = {n: (t.clone(), t._version) for n, t in held.items() if "batches_tracked" not in n}
         try:
             with blamed(base, lambda: self.features(leaves, x)):
                 h = self.features(leaves, x)
@@ -218,12 +216,13 @@ class Net:
                 draws = drawn_by(lambda n: self._training_pass(leaves, x[:n])[1])
                 ways.append(lambda w, x, real: self._training_pass(w, x, real)[0])
             now = {**leaves, **dict(base.named_buffers())}
-            if changed := [n for n, t in kept.items() if not t.equal(now[n])]:
-                raise ValueError(f"all clients' training would change {', '.join(changed)}")
-            if changed := [n for n in leaves if leaves[n]._version != versions[n]]:
+            other = {n for n, (t, _) in kept.items() if not t.equal(now[n])}
+            if changed := [n for n in leaves if n in other or now[n]._version != kept[n][1]]:
                 way = "leave max_norm out, or project in a phase's `after`"
-                where = "as it is read, also to predict"
-                raise ValueError(f"it changes {', '.join(changed)} {where}: {way}")
+                where = "where it is read, also to predict"
+                raise ValueError(f"changes {', '.join(changed)} {where}: {way}")
+            if changed := sorted(other):
+                raise ValueError(f"all clients' training would change {', '.join(changed)}")
         return DryRun(draws, self._apart(ways, leaves, x))
 
     def _apart(self, ways: list[Callable[..., Tensor]], leaves: Params, x: Tensor) -> str:
@@ -387,7 +386,7 @@ def _differing(one: Params, other: Params) -> str:
 
 
 def _watched(module: nn.Module) -> bool:
-    """Return whether some call of a module is answered elsewhere: `functional` says which.
+    """Return whether some call of a module may be one that ``functional`` answers.
 
     A module that is neither torch's nor ours may make any call.
     """
@@ -397,7 +396,7 @@ def _watched(module: nn.Module) -> bool:
 
 
 def _hides_a_crash(script: nn.Module) -> bool:
-    """Return whether a script may call the convolution that `functional` answers densely."""
+    """Return whether a script may call a convolution that ``functional`` would make dense."""
     weights = [p for p in script._parameters.values() if p is not None and p.ndim == 4]
     dense = {*getattr(script, "stride", (2,))} == {1}  # what was traced does not say
     return not dense and any({*w.shape[2:]} == {1} and w.shape[1] < FEW for w in weights)

@@ -456,6 +456,11 @@ def renormed(m, x, layer):
     return layer(x.flatten(1))
 
 
+def constrained(m, x, layer):
+    layer.weight.data = layer.weight.data.renorm(2, 0, 1e-3)
+    return layer(x.flatten(1))
+
+
 class Complex(nn.Linear):
     """Of 32 complex inputs: half of the pixels are imaginary."""
 
