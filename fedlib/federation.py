@@ -228,9 +228,12 @@ class Table:
     def blocks(
         self, rows: Tensor, size: int, precomputed: Precomputed = NOTHING
     ) -> Iterator[Batch]:
-        """Yield all examples of some clients in order, in padded batches of at most ``size``."""
+        """Yield all examples of some clients in order, in padded batches of at most ``size``.
+
+        None where nobody has any, unless ``size`` is 0.
+        """
         sizes = self.sizes[rows.cpu().numpy()]
-        starts = np.arange(0, max(1, int(sizes.max(initial=0))), max(1, size))
+        starts = np.arange(0, int(sizes.max(initial=0)) if size else 1, max(1, size))
         counts = np.clip(sizes[:, None] - starts, 0, size)
         places = starts[:, None] + np.arange(size)
         places = np.minimum(places, np.maximum(sizes, 1)[:, None, None] - 1)

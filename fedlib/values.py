@@ -241,7 +241,7 @@ def _read(node: ast.expr, text: str) -> Any:
             kind = ast.unparse(func)
             if kind not in kinds:
                 raise _unknown(f"unknown kind of value {kind!r}", kind)
-            names = [f.name for f in dataclasses.fields(kinds[kind])]
+            names = [f.name for f in dataclasses.fields(kinds[kind]) if not f.kw_only]
             parts = [(str(word.arg), word.value) for word in node.keywords]
             parts += zip(names, node.args, strict=False)
             given = {name: _read(part, text) for name, part in parts}

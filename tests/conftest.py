@@ -59,11 +59,11 @@ def places(tmp_path, monkeypatch):
     return tmp_path
 
 
-def alone(code, **variables):
+def alone(code, *arguments, **variables):
     """What a process of its own comes to that runs some code, pinned to no processor before."""
     clean = {n: v for n, v in os.environ.items() if n not in (*processor.SHARED, "FEDLIB_PIN")}
     how = {"env": clean | variables, "capture_output": True, "text": True}
-    return subprocess.run([sys.executable, "-c", code], **how)
+    return subprocess.run([sys.executable, "-c", code, *arguments], **how)
 
 
 def make_federation(

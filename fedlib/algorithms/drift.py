@@ -86,7 +86,8 @@ class SCAFFOLD(FedAvg):
         """Return how many steps each client takes, ``[clients]``."""
         n = fed.sizes[rows]
         per_epoch = (n / (self.batch_size or max(1.0, float(fed.sizes.max())))).ceil()
-        return {"steps": (per_epoch * self.epochs).to(torch.float32)}
+        steps = per_epoch * self.epochs if self.steps is None else (n > 0) * self.steps
+        return {"steps": steps.to(torch.float32)}
 
     @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:

@@ -1,7 +1,7 @@
 """FedAvg, whose methods are every algorithm's default."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +14,7 @@ from fedlib.federation import NOTHING, Federation, Precomputed
 from fedlib.models import Batch, Net, Params, is_statistic
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
-from fedlib.values import value
+from fedlib.values import PositiveInt, value
 
 Bytes = tuple[Tensor, Tensor]  # sent to, and by, every client of a cohort, int64 ``[clients]`` each
 
@@ -25,7 +25,8 @@ class FedAvg(Algorithm):
 
     ``epochs`` E, ``batch_size`` B (None: all examples at once), ``client`` the optimiser of w_s
     (SGD with rate alpha), ``server`` that of w (with rate beta; SGD with rate 1 is plain averaging,
-    Adam generalised FedAvg). p(s) = N_s / N_S' is a client's share of the cohort's examples.
+    Adam generalised FedAvg). With ``steps`` every client takes that many steps in a round, whatever
+    its size, in place of E epochs. p(s) = N_s / N_S' is a client's share of the cohort's examples.
     FedAdam is ``FedAvg(server=adam(0.01))``, FedAvgM ``FedAvg(server=sgd(1.0, momentum=0.9))``,
     FedAdagrad ``FedAvg(server=Optimizer("Adagrad", lr=0.01))``, each with torch's optimiser.
 
@@ -63,10 +64,14 @@ class FedAvg(Algorithm):
     batch_size: int | None = 64
     client: Optimizer = Optimizer()
     server: Optimizer = sgd(1.0)
+    steps: PositiveInt | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         if isinstance(made := self.phases(), Phase):
             raise TypeError(f"{type(self).__name__}.phases must return a tuple, got {made}")
+        if any(p.steps for p in made) and self.epochs != type(self).epochs:
+            both = f"epochs={self.epochs} or steps={self.steps}"
+            raise ValueError(f"{type(self).__name__}: give {both}, not both")
         o = self.client
         if self.plain and (not o.is_plain or o.rates or not o.lr):
             raise ValueError(f"{type(self).__name__}'s clients take plain SGD steps, got {o}")
@@ -117,8 +122,12 @@ class FedAvg(Algorithm):
         return {**received, **{n: t[rows] for n, t in state.local.items()}}
 
     def phase(self, **more: Any) -> Phase:
-        """Return a stretch of training by ``client``, with other fields of ``Phase`` if given."""
-        usual = {n: getattr(self, n) for n in ("epochs", "batch_size")}
+        """Return a stretch of training by ``client``, with other fields of ``Phase`` if given.
+
+        A phase with ``epochs`` of its own takes no ``steps`` unless they are given, too.
+        """
+        schedule = ("batch_size",) if "epochs" in more else ("batch_size", "epochs", "steps")
+        usual = {n: getattr(self, n) for n in schedule}
         return Phase(**{"optimizer": self.client, "train": self.trains, **usual, **more})
 
     def phases(self) -> tuple[Phase, ...]:

@@ -3,7 +3,7 @@
 Clients predict with their own model, a new client with the global one.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -147,7 +147,8 @@ class PFedMe(Beside):
         w_s     <- w_s - eta lambda (w_s - theta_s)                         on every mini-batch
         w       <- (1 - beta) w + beta sum_s p(s) w_s
 
-    A round starts with theta_s = w_s = w, and goes on from one mini-batch to the next with both.
+    A round starts with theta_s = w_s = w, and goes on from one mini-batch to the next with both. It
+    has ``epochs``: ``steps`` are not those of a round here.
 
     Reference: T. Dinh, Tran and Nguyen, Personalized federated learning with Moreau envelopes,
     NeurIPS 2020 (algorithm 1). How the inner problem is solved is left open there: K steps on the
@@ -155,7 +156,7 @@ class PFedMe(Beside):
     """
 
     lam: PositiveFloat = 15.0
-    steps: PositiveInt = 5
+    steps: PositiveInt = field(default=5, kw_only=True)
     eta: PositiveFloat = 0.01
 
     def check(self) -> None:
@@ -170,7 +171,7 @@ class PFedMe(Beside):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase of K steps on every mini-batch, after which w_s follows."""
-        return (self.phase(repeat=self.steps, after="followed"),)
+        return (self.phase(repeat=self.steps, after="followed", steps=None),)
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return theta's cross-entropy and proximal term of one mini-batch."""

@@ -99,7 +99,9 @@ class Private(Summed):
         one = torch.ones(len(cohort.rows), device=cohort.rows.device)
         parts = clipped(weighted(self.mass(one, message), message), self.clip)
         if statistics := [n for n in parts if is_statistic(n)]:
-            raise ValueError(f"noise would spoil BatchNorm's statistics: {', '.join(statistics)}")
+            way = "of=FedBN(...) keeps them at their client, and nn.GroupNorm has none"
+            what = ", ".join(statistics)
+            raise ValueError(f"noise would spoil BatchNorm's statistics, {what}: {way}")
         if self.at == "client":
             seed, round = int(cohort.common["seed"]), int(cohort.common["round"])
             ids = cohort.fed.ids[cohort.rows.cpu().numpy()].tolist()

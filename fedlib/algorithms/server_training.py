@@ -1,7 +1,7 @@
 """What a server trains itself: FedGen's generator of features, FedGH's output layer."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import field, replace
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,9 @@ class FedGen(FedAvg):
 
     G takes ``noise`` uniform numbers e and a one-hot label through a hidden layer of ``hidden``
     units with batch normalisation to the features that the output layer h reads. ``alpha`` is
-    alpha; ``fit`` moves G for ``steps`` after every round, on ``invented`` features at a time.
-    Labels are drawn from the counts of all clients, which the server knows: a leak by design.
+    alpha; ``fit`` moves G for ``steps`` of the server after every round, on ``invented`` features
+    at a time. Labels are drawn from the counts of all clients, which the server knows: a leak by
+    design.
 
         G   <- G - grad CE(mean_s h_s(G(e, y)), y)                          at the server
         w_s <- w_s - eta grad [ CE(w_s) + alpha CE(h_s(G(e, y)), y) ]       at a client
@@ -48,7 +49,7 @@ class FedGen(FedAvg):
     noise: PositiveInt = 512
     hidden: PositiveInt = 512
     fit: Optimizer = adam(5e-3)
-    steps: NonNegativeInt = 1000
+    steps: NonNegativeInt = field(default=1000, kw_only=True)
     invented: PositiveInt = 10
     alpha: NonNegativeFloat = 1.0
 
@@ -72,7 +73,8 @@ class FedGen(FedAvg):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains the model; the generator is the server's."""
-        return (self.phase(noise=(("generator", self.noise), ("label", 1))),)
+        noise = ("generator", self.noise), ("label", 1)
+        return (self.phase(noise=noise, steps=None),)
 
     @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:

@@ -62,24 +62,32 @@ class Plan:
 
 
 def make_plan(
-    ids: np.ndarray, sizes: np.ndarray, batch_size: int | None, epochs: int, where: tuple[int, ...]
+    ids: np.ndarray,
+    sizes: np.ndarray,
+    batch_size: int | None,
+    epochs: int,
+    where: tuple[int, ...],
+    steps: int | None = None,
 ) -> Plan:
     """Draw ``epochs`` shuffled passes over each client's examples, cut into mini-batches.
 
     ``ids`` and ``sizes`` are ``[clients]``; ``batch_size=None`` is the full batch. ``where``
     (seed, round, phase) and the client's id are all that a draw depends on. The last batch of an
-    epoch may be small.
+    epoch may be small. With ``steps`` every client that has an example takes that many, and passes
+    over its examples for as long.
     """
     batch = batch_size or int(sizes.max(initial=1))
     per_epoch = np.ceil(sizes / batch).astype(np.int64)
-    ends = per_epoch * epochs
+    ends = per_epoch * epochs if steps is None else np.where(per_epoch, steps, 0)
     positions = np.zeros((len(ids), int(ends.max(initial=0)), batch), dtype=np.int64)
     counts = np.zeros(positions.shape[:2], dtype=np.int64)
     for i, (client, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
-        rng, steps = generator(where[0], "batches", *where[1:], client), int(per_epoch[i])
-        for start in range(0, steps * epochs, steps or 1):
-            positions[i, start : start + steps].reshape(-1)[:size] = rng.permutation(size)
-            counts[i, start : start + steps] = np.minimum(size - batch * np.arange(steps), batch)
+        rng, once = generator(where[0], "batches", *where[1:], client), int(per_epoch[i])
+        for start in range(0, int(ends[i]), max(once, 1)):
+            stop = min(start + once, int(ends[i]))
+            seen = rng.permutation(size)[: batch * (stop - start)]
+            positions[i, start:stop].reshape(-1)[: len(seen)] = seen
+            counts[i, start:stop] = np.minimum(size - batch * np.arange(stop - start), batch)
     return Plan(positions, counts, per_epoch, ends, np.asarray(ids), where)
 
 
@@ -108,7 +116,7 @@ def precompute(
         return [one(own, ctx, batch) for batch in batches]
 
     def ask_part(some: slice) -> list[Precomputed]:
-        return ask(some, table.blocks(rows[some], costs.AT_ONCE)) if sizes[some].any() else []
+        return ask(some, table.blocks(rows[some], costs.AT_ONCE))
 
     once = np.ones((1, 1), dtype=np.int64)
     example = table.batches(rows[:1], 0 * once[None], once, once[0])

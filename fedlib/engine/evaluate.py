@@ -1,6 +1,6 @@
 """Evaluation of all clients in large batches; what is shared is computed once per example."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -61,7 +61,7 @@ def encode(
         with torch.no_grad():
             return algorithm.encode(fed.net, state.shared, table.inputs(some))
 
-    parts = in_order(encode_block, used.split(costs.BLOCK), "examples")
+    parts = in_order(encode_block, used.split(costs.BLOCK), "examples") if len(used) else []
     return Encoded({n: torch.cat([p[n] for p in parts]) for n in parts[0]} if parts else {}, at)
 
 
@@ -166,10 +166,58 @@ def evaluate_everywhere(
     """
     every = -(-len(fed.test.y) // costs.MOST)
     some = torch.arange(0, len(fed.test.y), every, device=fed.device)
-    sizes = np.full(fed.clients, len(some))
-    table = replace(fed.test, flat=some, sizes=sizes, side={}, shared=True)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
-    return evaluate(fed, algorithm, state, table, encoded).accuracy
+    first, like = _alike(fed, algorithm, state, encoded.of(some[:1]))
+    sizes = np.zeros(fed.clients, dtype=np.int64)
+    sizes[first] = len(some)
+    table = replace(fed.test, flat=some, sizes=sizes, side={}, shared=True)
+    return evaluate(fed, algorithm, state, table, encoded).accuracy[first][like]
+
+
+class _Noted(Mapping[str, Tensor]):
+    """Tensors by name, and which of them were looked at."""
+
+    def __init__(self, of: Params) -> None:
+        self.of, self.seen = of, set[str]()
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.seen.add(name)
+        return self.of[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.of)
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+
+def _alike(
+    fed: Federation, algorithm: Algorithm, state: State, code: Params
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of clients no two of whom predict alike, and which of these each is like.
+
+    Two do if a prediction looks at no leaf of their own, and finds the same in what it looks at of
+    their context: all of FedAvg's clients, those of one cluster of IFCA's.
+    """
+    fed = eval_view(algorithm, fed)
+    state = algorithm.assign_models(fed, state)
+    rows = torch.arange(fed.clients, device=fed.device)
+    context = algorithm.client_context(fed, state, rows)
+    mine, theirs = ({n: t[0] for n, t in of.items()} for of in (state.local, context))
+    leaves: Any = _Noted({**state.shared, **mine})
+    known: Any = _Noted({**theirs, **algorithm.broadcast(fed, state)})
+    try:
+        with torch.no_grad():
+            algorithm.predict(fed.net, leaves, known, code)
+        asked = leaves.seen & mine.keys()
+    except (AttributeError, TypeError):  # it takes nothing but a dict
+        asked = {""}
+    if asked:
+        return (np.arange(fed.clients),) * 2
+    columns = [t.reshape(len(rows), -1).double() for n, t in context.items() if n in known.seen]
+    told = torch.cat([0.0 * rows[:, None], *columns], 1).cpu().numpy()
+    _, first, like = np.unique(told, axis=0, return_index=True, return_inverse=True)
+    return first, like.reshape(-1)
 
 
 def tabulate(

@@ -70,7 +70,8 @@ class Phase:
     what then takes the place of leaves that move, a projection for one.
 
     ``optimizer`` moves them for ``epochs`` passes over a client's examples in batches of
-    ``batch_size``, None for all at once; ``stop`` may end a client's training before.
+    ``batch_size``, None for all at once, or instead for ``steps`` batches, as many at every
+    client; ``stop`` may end a client's training before.
 
     >>> FedAvg(epochs=2).phases()
     (Phase(optimizer=Optimizer(), epochs=2),)
@@ -87,6 +88,7 @@ class Phase:
     side: Annotated[str, ("local", "shared", "both")] = "both"
     repeat: PositiveInt = 1
     after: str = ""
+    steps: PositiveInt | None = None
 
     def moves(self, leaves: Iterable[str], local: Collection[str]) -> tuple[str, ...]:
         """Return which of some leaves move, given which ones are local."""

@@ -154,7 +154,7 @@ def draw(
     ids, sizes = fed.ids[rows], fed.train.sizes[rows]
     full = int(sizes.max(initial=full))
     return [
-        make_plan(ids, sizes, p.batch_size or full, p.epochs, (seed, round, k))
+        make_plan(ids, sizes, p.batch_size or full, p.epochs, (seed, round, k), p.steps)
         for k, p in enumerate(algorithm.phases())
     ]
 
@@ -211,9 +211,12 @@ def _end(
         _require_kept(algorithm, own, {n: cohort.leaves[n] for n in local})
         after = {**trained.leaves, **own}
         test = vmap_clients(one_client(partial(accuracy, algorithm), fed.net, common), len(rows))
-        tables = (fed.validation, fed.test) if score else ()
-        parts = zip(SPLITS, tables, strict=False)
-        scores = {n: test(after, context, t.whole(rows)).double().cpu() for n, t in parts}
+        scores = {}
+        for name, table in zip(SPLITS, (fed.validation, fed.test), strict=True):
+            if score and table.sizes[rows.cpu().numpy()].any():
+                scores[name] = test(after, context, table.whole(rows)).double().cpu()
+            elif score:  # no network is asked about no example
+                scores[name] = torch.full((len(rows),), torch.nan).double()
     return Sent(message, {n: after[n] for n in local}, {"loss": trained.loss, **scores})
 
 

@@ -252,10 +252,15 @@ def reads_tokens(family: Any, module: nn.Module) -> bool:
     return embeds if told is None else told
 
 
-def some(shape: tuple[int, ...], count: int, tokens: bool) -> Tensor:
-    """Return some examples as a module takes them: token ids, else images or numbers."""
+def some(shape: tuple[int, ...], count: int, tokens: bool, padding: int = 0) -> Tensor:
+    """Return some examples as a module takes them: token ids, else images or numbers.
+
+    Of texts one word is all that there is, and every one is shorter than the one before.
+    """
     if tokens:
-        return torch.zeros(count, *shape, dtype=torch.int64)
+        beyond = torch.arange(shape[-1]) >= (shape[-1] - torch.arange(count)[:, None]).clamp(min=1)
+        ids = torch.where(beyond, padding, int(padding != 1))
+        return ids.view(count, *[1] * (len(shape) - 1), -1).expand(count, *shape)
     x = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0))
     return x.movedim(-1, 1) if len(shape) == 3 else x
 
@@ -311,7 +316,7 @@ class _Block(nn.Module):
         """Return the block's output ``[B, width, H / stride, W / stride]``.
 
         The 1x1 convolution is dense on the pixels that its stride would visit: the same numbers,
-        and never the strided one whose gradient oneDNN writes out of bounds (``corrupts``).
+        and never the strided one that oneDNN writes out of bounds (``functional.FEW``).
         """
         past = x
         if self.project is not None:

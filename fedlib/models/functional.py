@@ -5,23 +5,27 @@ in and out here, so that any module is a pure function: of its leaves, of noise,
 """
 
 import math
+import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from fedlib.models.batch import Statistics
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 _STATISTICS = (".running_mean", ".running_var")
+FEW = 8  # channels, below which oneDNN writes the gradient of a convolution out of bounds
 _ATTENTION = F.scaled_dot_product_attention
 
 
@@ -152,6 +156,42 @@ def _group(mode: Interceptor, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return F.group_norm(x, *args, **kwargs)
 
 
+def _densely(convolve: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a convolution without the strided ones whose gradient oneDNN writes out of bounds.
+
+    With AVX2 and channels last these are 1 x 1, of ``FEW`` input channels. A dense one sees the
+    places that the stride visits: the same numbers, whatever the layout.
+    """
+
+    def densely(
+        mode: Interceptor,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        *how: Any,
+        **more: Any,
+    ) -> Tensor:
+        axes = weight.ndim - 2
+        steps, borders = (_each(n, axes) for n in (stride, padding))
+        few = {*weight.shape[2:]} == {1} and weight.shape[1] < FEW
+        if not few or {*steps} == {1} or padding == "same":  # which torch refuses with a stride
+            return convolve(input, weight, bias, stride, padding, *how, **more)
+        if padding != "valid" and any(borders):
+            input = F.pad(input, [n for n in reversed(borders) for _ in (0, 1)])
+        visited: Any = (..., *(slice(None, None, n) for n in steps))
+        return convolve(input[visited], weight, bias, 1, 0, *how, **more)
+
+    return densely
+
+
+def _each(given: Any, axes: int) -> tuple[Any, ...]:
+    """Return what is given for every axis: one thing for all, or one for each."""
+    alone = isinstance(given, int | str)
+    return (given,) * axes if alone else tuple(given) * (axes // len(given))
+
+
 _ANSWERS: dict[Any, Callable[..., Tensor]] = {
     F.dropout: _drop,
     **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _dropping(2)),
@@ -159,24 +199,73 @@ _ANSWERS: dict[Any, Callable[..., Tensor]] = {
     F.multi_head_attention_forward: _attend_in_heads,
     F.batch_norm: _normalise,
     F.group_norm: _group,
+    **{convolve: _densely(convolve) for convolve in (F.conv1d, F.conv2d, F.conv3d)},
 }
 
 
-@contextmanager
-def blamed(module: nn.Module) -> Iterator[None]:
-    """Name the module in what its forward pass raises, or if it draws by itself.
+def _chance() -> tuple[Any, ...]:
+    """Return the states of the generators that any module may draw from."""
+    of_numpy = repr(np.random.get_state(legacy=False)["state"])  # noqa: NPY002, which is others'
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), of_numpy
 
-    ValueError, with what to use instead of a module that draws from torch's own generator.
+
+@contextmanager
+def blamed(module: nn.Module, forward: Callable[[], Any]) -> Iterator[None]:
+    """Name the module in what its forward pass raises, or the one in it that draws by itself.
+
+    ValueError, with what to write instead of what draws from a generator that all share, and with
+    the first of its numbers that are no float32, as examples are. ``forward`` runs the module.
     """
-    before = torch.get_rng_state()
+    before = _chance()
+    with torch.random.fork_rng(devices=[]):
+        error = None
+        try:
+            yield
+        except Exception as raised:
+            error = raised
+        if _chance() != before:
+            error = ValueError(_instead_of(_drawing(module, forward), module))
+    if error is not None:
+        held = [*module.named_parameters(), *module.named_buffers()]
+        other = (f"{n} is {t.dtype}" for n, t in held if t.is_floating_point() and t.itemsize != 4)
+        cast = [f"; examples are torch.float32, and {one}: cast one of them" for one in other][:1]
+        raise ValueError(f"{type(module).__name__}: {error}{''.join(cast)}") from error
+
+
+def _drawing(module: nn.Module, forward: Callable[[], Any]) -> nn.Module:
+    """Return the innermost module that draws first when a module is run."""
+    before, inside, found = _chance(), [module], list[nn.Module]()
+
+    def enter(inner: nn.Module, _: Any) -> None:
+        if _chance() != before:
+            found.append(inside[-1])
+        inside.append(inner)
+
+    def leave(inner: nn.Module, *_: Any) -> None:
+        if _chance() != before:
+            found.append(inner)
+        inside.pop()
+
+    hooks = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
     try:
-        yield
-        if not torch.equal(torch.get_rng_state(), before):
-            raise ValueError("draws random numbers of its own: use nn.Dropout and its relatives")
-    except Exception as error:
-        raise ValueError(f"{type(module).__name__}: {error}") from error
+        with suppress(Exception):
+            forward()
     finally:
-        torch.set_rng_state(before)
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else module
+
+
+def _instead_of(drawing: nn.Module, module: nn.Module) -> str:
+    """Return what to write instead of a layer of a module that draws by itself."""
+    named = (f"{n} ({type(m).__name__}) " for n, m in module.named_modules() if m is drawing and n)
+    way = (
+        "only nn.Dropout and nn.Dropout1d to 3d are handed a client's; a coin for each example is"
+        " F.dropout(x.new_ones(len(x), *[1] * (x.ndim - 1)), p, self.training)"
+    )
+    if isinstance(drawing, nn.RNNBase):
+        way = "its dropout is between its layers: use several of one layer, and nn.Dropout between"
+    return f"{next(named, '')}draws random numbers of its own: {way}"
 
 
 def drawn_by(dry_run: Callable[[int], list[tuple[int, ...]]]) -> tuple[tuple[int, int], ...]:

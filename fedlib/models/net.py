@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, cached_property
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedlib.models.batch import Batch, Statistics
 from fedlib.models.families import (
@@ -22,7 +23,7 @@ from fedlib.models.families import (
     seeded,
     some,
 )
-from fedlib.models.functional import BatchNorm, Interceptor, blamed, drawn_by, is_statistic
+from fedlib.models.functional import FEW, BatchNorm, Interceptor, blamed, drawn_by, is_statistic
 from fedlib.values import shown
 
 Slot = tuple[str, dict[str, Any], str]
@@ -55,6 +56,7 @@ class DryRun(NamedTuple):
     unbatchable: str
 
 
+# What torch makes of some of these at rest are no calls that vmap knows.
 WATCHED = nn.MultiheadAttention | nn.modules.dropout._DropoutNd | nn.GroupNorm | BatchNorm
 
 
@@ -83,9 +85,7 @@ class Net:
         modules = list(self.module.modules())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
-        # What torch makes of some of these at rest are no calls that vmap knows.
-        self._watched = any(isinstance(m, WATCHED) for m in modules)
-        self._plain = any(corrupts(m) for m in modules)
+        self._watched = any(map(_watched, modules))
         self.remembers = any(is_statistic(name) for name, _, _ in self._base)
         self._flat = [m for m in modules if isinstance(m, nn.RNNBase)]
 
@@ -94,6 +94,10 @@ class Net:
         with seeded(seed):
             match self._spec.base(self.shape):
                 case (nn.Module() as base, width) if hasattr(width, "__index__"):
+                    if any(isinstance(m, LazyModuleMixin) for m in base.modules()):
+                        with torch.no_grad():  # lazy layers have no weights before
+                            base.eval()(some(self.shape, 2, reads_tokens(self._spec, base)))
+                        base.train()
                     return Classifier(base, width, self.classes)
                 case made:
                     wanted = "a pair: a module, and the width D of its features [B, D]"
@@ -182,45 +186,79 @@ class Net:
         """
         base, draw = self.module.base, torch.Generator().manual_seed(0)
         draws: tuple[tuple[int, int], ...] = ()
-        ways: list[Callable[..., Tensor]] = [self.features]
+        ways: list[Callable[..., Tensor]] = [lambda w, x, _: self.features(w, x)]
         leaves, twin = self.init(0), self.module_of(0).eval()
         for name, owner, key in _slots(twin):
             leaves[name] = leaves[name] + 0.01 * torch.rand(leaves[name].shape, generator=draw)
             owner[key].copy_(leaves[name])
-        x = some(self.shape, 3, self.reads_tokens)
+        padding = (getattr(m, "padding_idx", None) for m in base.modules())
+        x = some(self.shape, 3, self.reads_tokens, next((i for i in padding if i is not None), 0))
+        held = {**leaves, **dict(base.named_buffers())}
+        kept = {n: (t.clone(), t._version) for n, t in held.items() if "batches_tracked" not in n}
         try:
-            with blamed(base):
+            with blamed(base, lambda: self.features(leaves, x)):
                 h = self.features(leaves, x)
         except ValueError as error:
             arrive = f"examples {list(self.shape)} arrive as {arriving(self.shape)}"
             raise ValueError(f"{error}; {arrive}") from error
+        if h.dtype != self.module.head.weight.dtype:
+            heads = f"the output layer is of {self.module.head.weight.dtype}: return h.float()"
+            raise ValueError(f"{self._spec} makes features of {h.dtype}, and {heads}")
         if h.shape != (3, self.width):
             wanted = f"not features [3, {self.width}]: flatten them, or return their width"
             raise ValueError(f"{self._spec} makes {list(h.shape)} of three examples, {wanted}")
-        with blamed(base):
+        with blamed(base, lambda: self._training_pass(leaves, x)):
             if not torch.allclose(h[:1], self.features(leaves, x[:1]), 1e-3, 1e-4, True):
                 raise ValueError("what it says of an example depends on who shares its batch")
             if not torch.allclose(h, twin.base(x), 1e-3, 1e-4, True):
                 raise ValueError("it computes with other numbers than its parameters")
             if self._base:
-                kept = {n: t.clone() for n, t in base.named_buffers() if "batches_tracked" not in n}
                 draws = drawn_by(lambda n: self._training_pass(leaves, x[:n])[1])
-                if changed := [n for n, t in kept.items() if not t.equal(base.get_buffer(n))]:
-                    raise ValueError(f"all clients' training would change {', '.join(changed)}")
-                ways.append(lambda w, x: self._training_pass(w, x)[0])
-        try:
-            with blamed(base):
-                for way in ways:
-                    vmap(way)(stack([leaves, leaves]), torch.stack([x, x]))
-        except ValueError as error:
-            return DryRun(draws, str(error).strip().split("\n")[0])
-        return DryRun(draws, "")
+                ways.append(lambda w, x, real: self._training_pass(w, x, real)[0])
+            now = {**leaves, **dict(base.named_buffers())}
+            other = {n for n, (t, _) in kept.items() if not t.equal(now[n])}
+            if changed := [n for n in leaves if n in other or now[n]._version != kept[n][1]]:
+                way = "leave max_norm out, or project in a phase's `after`"
+                where = "where it is read, also to predict"
+                raise ValueError(f"changes {', '.join(changed)} {where}: {way}")
+            if changed := sorted(other):
+                raise ValueError(f"all clients' training would change {', '.join(changed)}")
+        return DryRun(draws, self._apart(ways, leaves, x))
 
-    def _training_pass(self, leaves: Params, x: Tensor) -> tuple[Tensor, list[tuple[int, ...]]]:
+    def _apart(self, ways: list[Callable[..., Tensor]], leaves: Params, x: Tensor) -> str:
+        """Return why clients cannot share a program, "" if they can: by features and gradients.
+
+        The second of two has an example less, so that there is padding in its batch. ValueError
+        where not even one client's gradients are those of its leaves.
+        """
+        base, real = self.module.base, torch.ones(2, len(x))
+        real[1, -1] = 0
+        with blamed(base, lambda: None):
+            alone = [_slopes(ways, leaves, x[:n], real[0, :n]) for n in (len(x), len(x) - 1)]
+            for name, owner, key in _slots(self.module):
+                owner[key].copy_(leaves[name])
+            if name := _differing(alone[0], _slopes(ways, leaves, x, real[0])):
+                why = "it draws by itself, or computes again in the backward pass (checkpointing)"
+                raise ValueError(f"asked again, the gradient of {name} is another: {why}")
+        try:
+            with blamed(base, lambda: None):
+                both, xs = stack([leaves, leaves]), torch.stack([x, x])
+                together = _slopes([*map(vmap, ways)], both, xs, real)
+                for i, mine in enumerate(alone):
+                    if name := _differing(mine, {n: t[i] for n, t in together.items()}):
+                        raise ValueError(f"together with others the gradient of {name} is another")
+        except ValueError as error:
+            return str(error).strip().split("\n")[0]
+        return ""
+
+    def _training_pass(
+        self, leaves: Params, x: Tensor, weight: Tensor | None = None
+    ) -> tuple[Tensor, list[tuple[int, ...]]]:
         """Return the features of a batch of training, and the shapes of what is drawn there."""
-        some = torch.full((len(x), 1), 0.5)
+        noise = torch.full((len(x), 1), 0.5)
         statistics = Statistics({n: t for n, t in leaves.items() if is_statistic(n)})
-        interceptor = Interceptor(some, None, some[:, 0], statistics)
+        weight = torch.ones(len(x)) if weight is None else weight
+        interceptor = Interceptor(noise, None, weight, statistics)
         return self._trained(leaves, x, interceptor), interceptor.shapes
 
     def has_base(self, leaves: Collection[str]) -> bool:
@@ -277,7 +315,6 @@ class Net:
         which for a small net takes as long as its arithmetic.
         """
         own = [owner[key] for _, owner, key in slots]
-        x = x.contiguous() if self._plain else x
         try:
             for name, owner, key in slots:
                 owner[key] = params[name]
@@ -315,16 +352,54 @@ def _dry_run_of(spec: Any, shape: tuple[int, ...], classes: int) -> DryRun:
         return Net(spec, shape, classes)._dry_run()  # on a CPU, where all draws are seen
 
 
-def corrupts(module: nn.Module) -> bool:
-    """Return whether a module's own weights may be of a convolution that corrupts memory.
+def _slopes(
+    ways: Sequence[Callable[..., Tensor]], leaves: Params, x: Tensor, real: Tensor
+) -> Params:
+    """Return the features ``[..., B, ways, D]`` that ways make of examples, and their gradients.
 
-    With AVX2 and channels last, oneDNN writes the gradient of a 1x1 convolution with a stride and
-    fewer than 8 input channels out of bounds. A weight of that shape counts unless its module is a
-    convolution without a stride, as a module may call torch's functions by itself.
+    Examples that are not ``real`` ``[..., B]`` are padding, of which gradients know nothing.
     """
-    dense = isinstance(module, nn.modules.conv._ConvNd) and {*module.stride} == {1}
-    weights = [p for p in module._parameters.values() if p is not None and p.ndim > 3]
-    return not dense and any({*p.shape[2:]} == {1} and p.shape[1] < 8 for p in weights)
+    with torch.enable_grad():
+        own = {n: t.detach().requires_grad_(not is_statistic(n)) for n, t in leaves.items()}
+        h = torch.stack([way(own, x, real) for way in ways], -2)
+        weights = torch.rand(h.shape[-3:], generator=torch.Generator().manual_seed(0))
+        asked = {n: t for n, t in own.items() if t.requires_grad and h.requires_grad}
+        total, of = (h * weights * real[..., None, None]).sum(), [*asked.values()]
+        grads = torch.autograd.grad(total, of, materialize_grads=True) if asked else ()
+    slopes = dict(zip(asked, grads, strict=True))
+    if sparse := [n for n, g in slopes.items() if g.is_sparse]:
+        raise ValueError(f"the gradient of {sparse[0]} is sparse: use the layer with sparse=False")
+    return {**slopes, "features": h.detach()}
+
+
+def _differing(one: Params, other: Params) -> str:
+    """Return what differs by more than rounding, which counts by the largest gradient: a name.
+
+    Of features as many examples are compared as there are in ``one``.
+    """
+    most = max((float(t.abs().max()) for n, t in one.items() if n != "features"), default=0.0)
+    for name, t in one.items():
+        near = 1e-5 * most + 1e-2 * float(t.abs().max())
+        if not torch.allclose(t, other[name][: len(t)], 0, near, True):
+            return name
+    return ""
+
+
+def _watched(module: nn.Module) -> bool:
+    """Return whether some call of a module may be one that ``functional`` answers.
+
+    A module that is neither torch's nor ours may make any call.
+    """
+    ours = type(module).__module__.startswith(("torch.nn.modules.", "fedlib."))
+    strided = isinstance(module, nn.modules.conv._ConvNd) and {*module.stride} != {1}
+    return strided or not ours or isinstance(module, WATCHED)
+
+
+def _hides_a_crash(script: nn.Module) -> bool:
+    """Return whether a script may call a convolution that ``functional`` would make dense."""
+    weights = [p for p in script._parameters.values() if p is not None and p.ndim == 4]
+    dense = {*getattr(script, "stride", (2,))} == {1}  # what was traced does not say
+    return not dense and any({*w.shape[2:]} == {1} and w.shape[1] < FEW for w in weights)
 
 
 def _slots(module: nn.Module) -> list[Slot]:
@@ -336,6 +411,9 @@ def _slots(module: nn.Module) -> list[Slot]:
     slots: list[Slot] = []
     for path, inner in module.named_modules():
         owners = [inner._parameters]
+        if isinstance(inner, torch.jit.ScriptModule) and _hides_a_crash(inner):
+            why = "TorchScript hides a strided 1 x 1 convolution, which may corrupt memory (oneDNN)"
+            raise ValueError(f"{path}: {why}: give the module that was scripted or traced")
         if isinstance(inner, BatchNorm) and (inner.weight is None or inner.weight.requires_grad):
             owners.append(inner._buffers)
             if inner.momentum is None:
@@ -344,6 +422,14 @@ def _slots(module: nn.Module) -> list[Slot]:
             for key, leaf in owner.items():
                 name = f"{path}.{key}"
                 if leaf is not None and (leaf.requires_grad or is_statistic(name)):
+                    if leaf.dtype not in (torch.float32, torch.float64):
+                        way = f"compute in {leaf.dtype} by torch.autocast"
+                        if leaf.is_complex():
+                            way = (
+                                "take torch.view_as_complex of one, which ends with an axis of two"
+                            )
+                        need = "leaves are torch.float32 or torch.float64"
+                        raise ValueError(f"{name} is {leaf.dtype}, and {need}: {way}")
                     slots.append((names.setdefault(id(leaf), name), owner, key))
     return slots
 

@@ -56,7 +56,8 @@ def audit(
         rate = client.rate(f"{experts}head.bias")
         more = client.weight_decay or client.clip or client.nesterov or client.options
         plain = client.name == "sgd" and not more and rate > 0 and sent is algorithm
-        one_step = plain and algorithm.batch_size is None and algorithm.epochs == 1
+        once = plain and algorithm.batch_size is None
+        one_step = once and all((p.steps or p.epochs) == 1 for p in algorithm.phases())
         found["labels_from_bias"] = from_step(bias, rate) if one_step else from_update(bias)
     weight = _of_output(report.messages, "head.weight")
     if weight is not None:

@@ -19,12 +19,22 @@ from safetensors.torch import load, save
 import fedlib.algorithms
 from fedlib import Optimizer, adam, sgd, value
 from fedlib import algorithms as alg
-from fedlib.algorithms.ifca import Explore
-from fedlib.engine import State, broadcast_to, draw, evaluate, evaluate_global, play_round
+from fedlib.algorithms.ifca import FIT, Explore
+from fedlib.engine import (
+    Prediction,
+    State,
+    broadcast_to,
+    draw,
+    evaluate,
+    evaluate_global,
+    play_round,
+)
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.train import batches, with_precomputed
 from fedlib.models import add_prefix, select_prefix
 from fedlib.runs.spec import Log
+
+evaluating = importlib.import_module("fedlib.engine.evaluate")  # which exports one of that name
 
 
 def test_local_after_local_goes_on_and_leaves_the_first_stage_alone(fed):
@@ -284,6 +294,42 @@ def test_predictions_are_distributions_and_the_same_for_everybodys_tests(played)
         assert everywhere[row] == pytest.approx(float(right))
     assert 0 <= evaluate_global(fed, algorithm, state) <= 1
     assert np.isfinite(evaluate(fed, algorithm, state, fed.test).nll).all()
+
+
+ASKED = {"FedAvg": 1, "FedProx": 1, "SCAFFOLD": 1, "MOON": 1, "IFCA": 2, "FedPer": 5, "Local": 5}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_who_predicts_alike_is_asked_once_about_everybodys_tests(monkeypatch, name):
+    algorithm, fed = BATTERY[name], make_federation((11, 4, 9, 5, 6))
+    state, _ = play(algorithm, fed)
+    if name == "IFCA":  # whose clients settle for two clusters
+        fit = torch.tensor([[0.0, 1.0], [1.0, 0.0]])[[0, 1, 1, 0, 1]]
+        state = dataclasses.replace(state, memory={**state.memory, FIT: fit})
+    scored = fedlib.engine.evaluate_everywhere(fed, algorithm, state)
+    asked, there = [], evaluating.evaluate
+    seen = lambda f, a, s, t, e: asked.append((t.sizes > 0).sum()) or there(f, a, s, t, e)  # noqa: E731
+    monkeypatch.setattr(evaluating, "evaluate", seen)
+    assert scored.tolist() == fedlib.engine.evaluate_everywhere(fed, algorithm, state).tolist()
+    assert asked == [ASKED[name]]
+    everyone = lambda fed, *_: (np.arange(fed.clients),) * 2  # noqa: E731
+    monkeypatch.setattr(evaluating, "_alike", everyone)
+    assert scored.tolist() == fedlib.engine.evaluate_everywhere(fed, algorithm, state).tolist()
+
+
+def test_a_prediction_that_takes_nothing_but_a_dict_is_asked_of_everyone():
+    class Merging(alg.FedAvg):
+        def predict(self, net, params, ctx, code):
+            return Prediction.single(net.logp(params | {}, code["x"]))
+
+        def encode(self, net, shared, x):
+            return {"x": x}
+
+    fed = make_federation()
+    state, plain = (play(a, fed)[0] for a in (Merging(), alg.FedAvg()))
+    asked = ((fed, Merging(), state), (fed, alg.FedAvg(), plain))
+    one, other = (fedlib.engine.evaluate_everywhere(*a) for a in asked)
+    assert one.tolist() == other.tolist()
 
 
 # These count by hand, and so do their tests.

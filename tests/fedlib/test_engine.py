@@ -13,13 +13,13 @@ from cases import refused
 from conftest import LENET, make_federation, parts_of, scatter
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playing import SIZES, close, plain, play, trained_alone
+from playing import SIZES, close, equal, plain, play, trained_alone
 from small import TASK
 
 from fedlib import Experiment, Optimizer, run, sgd, value
-from fedlib.algorithms import FedAvg, FedMix, Local, Personal, PrunedFedMix
+from fedlib.algorithms import FedAvg, FedMix, FedRep, Local, Personal, PrunedFedMix
 from fedlib.algorithms.fedmix import MEMORY
-from fedlib.engine import EarlyStop, Phase, evaluate, play_round
+from fedlib.engine import EarlyStop, Phase, draw, evaluate, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
 from fedlib.engine.train import Cohort, train_phase
@@ -89,6 +89,30 @@ def test_a_plan_shows_every_example_once_per_epoch(sizes, batch, epochs, seed):
     alone = make_plan(ids[-1:], n[-1:], batch_size=batch or max(sizes) or None, **how)
     steps, width = alone.positions.shape[1:]
     assert (alone.positions[0] == plan.positions[-1, :steps, :width]).all()
+    # As many steps at every client begin as its epochs do, and end where they end.
+    same = make_plan(ids, n, batch_size=batch, **how, steps=(most := int(plan.ends.max())) or 1)
+    for i, size in enumerate(sizes):
+        assert same.ends[i] == (most if size else 0)
+        for made, epoch in ((same.positions, plan.positions), (same.counts, plan.counts)):
+            assert (made[i, : plan.ends[i]] == epoch[i, : plan.ends[i]]).all()
+
+
+def test_every_client_takes_as_many_steps_whatever_its_size():
+    """Five examples in batches of four are 4, 1, 4, 1 and 4: one pass begins as another ends."""
+    plan = make_plan(np.arange(4), np.array([5, 13, 2, 0]), 4, 1, (0, 0, 0), steps=5)
+    assert plan.ends.tolist() == [5, 5, 5, 0] and plan.per_epoch.tolist() == [2, 4, 1, 0]
+    assert plan.counts.tolist() == [[4, 1, 4, 1, 4], [4, 4, 4, 1, 4], [2] * 5, [0] * 5]
+    passes = plan.positions[0].reshape(-1)[[0, 1, 2, 3, 4, 8, 9, 10, 11, 12]].reshape(2, 5)
+    assert np.sort(passes).tolist() == [[*range(5)]] * 2
+    fed = make_federation((8, 8))
+    ends = [play(FedAvg(batch_size=4, **how), fed, 2)[0] for how in ({"epochs": 3}, {"steps": 6})]
+    assert equal(ends[0].shared, ends[1].shared)
+    found = []
+    for steps in (4, 3):  # the head's epochs are FedRep's own
+        algorithm = FedRep(batch_size=4, head_epochs=2, steps=steps)
+        plans = draw(algorithm, fed, np.arange(2), round=0, seed=0)
+        found += [plan.ends.tolist() for plan in plans]
+    assert found == [[4, 4], [4, 4], [4, 4], [3, 3]]
 
 
 @pytest.mark.parametrize(("keep", "delta"), [("best", 0.0), ("last", 0.0), ("best", 0.02)])

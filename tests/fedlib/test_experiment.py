@@ -153,6 +153,14 @@ def test_the_best_state_is_told_by_those_who_take_part():
         best_of(nothing.table(), [0])
 
 
+def test_no_round_is_played_for_a_best_state_that_nobody_can_tell(monkeypatch):
+    nobody = replace(TASK, held_out=LocalHoldout(test=0.2, validation=0.0))
+    rounds = Rounds(monkeypatch)
+    with pytest.raises(ValueError, match="no validation examples: the best round cannot be told"):
+        play(replace(WORSENING, task=nobody))
+    assert rounds.played == 0
+
+
 STOPPED = Local(stop=EarlyStop(every=1))
 
 

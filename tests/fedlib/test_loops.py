@@ -14,6 +14,7 @@ from fedlib.engine import draw, play_round, select
 from fedlib.models import MLP, add_prefix, select_prefix
 from fedlib.optim import Optimizer, sgd
 from fedlib.randomness import torch_seed
+from fedlib.values import value
 
 ROUNDS, COHORT, LR = 4, 2, 0.1
 FAST = {"batch_size": 4, "epochs": 2, "client": sgd(LR)}
@@ -124,9 +125,50 @@ def test_fedavg_with_any_server_and_fedprox(mu, name):
     close(shared, p.played().shared, **NEAR)
 
 
-@pytest.mark.parametrize(("size", "members"), [(4, None), (None, None), (4, [0, 1])])
-def test_scaffold(size, members):
-    p = Plain(alg.SCAFFOLD(**{**FAST, "batch_size": size}), members)
+@value
+class Weighted(alg.FedAvg):
+    """Classes weigh as much as they are rare, at ``of`` all clients or at each one's own."""
+
+    of: str = "all"
+
+    def client_context(self, fed, state, rows):
+        n = fed.train.counts(fed.classes).double()
+        n = n.sum(0).expand_as(n) if self.of == "all" else n
+        return {"w": (n.sum(1, keepdim=True) / (fed.classes * n.clamp(min=1))).float()[rows]}
+
+    def loss(self, net, params, ctx, batch):
+        w = ctx["w"][batch.y] * batch.weight
+        each = cross_entropy(net(params, batch.x, batch), batch.y, reduction="none")
+        return (each * w).sum() / w.sum().clamp(min=1e-8)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("of", ["all", "own"])
+def test_classes_that_are_weighed_by_all_clients_counts_or_by_ones_own(of, chunk):
+    """As torch's own weights of classes; a client has none of one class."""
+    p = Plain(Weighted(of=of, **FAST))
+    p.fed.train.y[p.fed.train.client(1)] = 1
+    held = (p.fed.train.y[p.fed.train.client(row)] for row in range(3))
+    counts = torch.stack([y.bincount(minlength=3) for y in held])
+    counts = (counts.sum(0, keepdim=True).expand(3, 3) if of == "all" else counts).clamp(min=1)
+    assert of == "all" or counts[1].tolist() == [1, SIZES[1], 1]
+
+    def local(row, w, batches):
+        for x, y in batches(0):
+            loss = lambda v, x=x, y=y: cross_entropy(p.logits(v, x), y, 1 / counts[row])  # noqa: E731
+            w = stepped(w, loss, LR)
+        return w
+
+    state, _ = play(p.algorithm, p.fed, ROUNDS, cohort=COHORT, chunk=chunk)
+    close(p.rounds(local), state.shared, **NEAR)
+
+
+@pytest.mark.parametrize(
+    ("size", "members", "more"),
+    [(4, None, {}), (None, None, {}), (4, [0, 1], {}), (4, None, {"epochs": 1, "steps": 5})],
+)
+def test_scaffold(size, members, more):
+    p = Plain(alg.SCAFFOLD(**{**FAST, "batch_size": size, **more}), members)
     n = len(members or SIZES)
     w = {n: t for n, t in p.first.shared.items() if not n.startswith("control.")}
     c = {n: torch.zeros_like(t) for n, t in w.items()}

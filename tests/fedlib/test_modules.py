@@ -1,6 +1,7 @@
 """Any torch module: evaluated by itself, trained as a plain loop would, or refused by name."""
 
 import contextlib
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,11 @@ import pytest
 import torch
 from cases import refused
 from conftest import make_federation, parts_of
-from playing import BATTERY, begun, close, equal, held_by, play, stepped, trained_alone
+from playing import BATTERY, begun, close, equal, held_by, play, stepped, texts, trained_alone
 from test_models import DROPS, SMALL, TEXTS
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from fedlib import IID, FedAvg, FedBN, LocalHoldout, MatchedHoldout, Task, adam, data, sgd, value
 from fedlib.engine import evaluate, play_round
@@ -81,9 +83,9 @@ class Vectors(nn.Module):
 class Rows(nn.Module):
     """Reads the rows of an image by a recurrent layer."""
 
-    def __init__(self):
+    def __init__(self, layers=1, dropout=0.0):
         super().__init__()
-        self.lstm = nn.LSTM(8, 5, batch_first=True)
+        self.lstm = nn.LSTM(8, 5, layers, batch_first=True, dropout=dropout)
 
     def forward(self, x):
         return self.lstm(x.squeeze(1))[0][:, -1]
@@ -313,13 +315,24 @@ class Odd(nn.Module):
         self.kind, self.layer = kind, nn.Linear(64, 6)
         self.held = [self.layer.weight]
         self.register_buffer("calls", torch.zeros(()))
+        self.chance = torch.Generator().manual_seed(0)
 
     def forward(self, x):
         return ODD[self.kind](self, self.layer(x.flatten(1)))
 
 
+def later(m, h):
+    """Computed again when gradients are, where other parameters are in place."""
+    return checkpoint(lambda h: h @ m.layer.weight[:, :6], h, use_reentrant=False)
+
+
 ODD = {
     "noisy": lambda m, h: h + torch.rand_like(h),
+    "python": lambda m, h: h * random.random() if m.training else h,
+    "numpy": lambda m, h: h * np.random.rand() if m.training else h,  # noqa: NPY002
+    "apart": lambda m, h: h * torch.rand((), generator=m.chance) if m.training else h,
+    "later": later,
+    "double": lambda m, h: h.double(),
     "functional": lambda m, h: F.dropout(h),
     "shared": lambda m, h: h * F.dropout(torch.ones(1, 6), training=m.training),
     "counting": lambda m, h: h + 0 * m.calls.add_(m.training),
@@ -402,6 +415,140 @@ def test_a_family_says_itself_whether_it_reads_tokens(places):
         assert play(FedAvg(**FAST), fed, rounds=1)[1].losses.isfinite().all()
         with pytest.raises(ValueError, match=f"may say so: reads_tokens = {fed.net.reads_tokens}"):
             replace(task, model=Silent(task.model)).build(0)
+
+
+class Calling(nn.Module):
+    """What calls a function of some layers by itself."""
+
+    def __init__(self, call, *layers):
+        super().__init__()
+        self.call, self.layers = call, nn.ModuleList(layers)
+
+    def forward(self, x):
+        return self.call(self, x, *self.layers)
+
+
+def coins(m, x, layer):
+    h = layer(x.flatten(1))
+    return h + h * F.dropout(x.new_ones(len(x), *[1] * (h.ndim - 1)), 0.2, m.training)
+
+
+def half(m, x, layer):
+    with torch.autocast("cpu", torch.bfloat16):
+        return layer(x.flatten(1)).float()
+
+
+def double(m, x, layer):
+    return layer(x.flatten(1).double()).float()
+
+
+def lazy():
+    return nn.LazyConv2d(2, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(6)
+
+
+def stacked(m, x, one, drop, other):
+    return other(drop(one(x.squeeze(1))[0]))[0][:, -1]
+
+
+def renormed(m, x, layer):
+    with torch.no_grad():
+        layer.weight.renorm_(2, 0, 1e-3)
+    return layer(x.flatten(1))
+
+
+def constrained(m, x, layer):
+    layer.weight.data = layer.weight.data.renorm(2, 0, 1e-3)
+    return layer(x.flatten(1))
+
+
+class Complex(nn.Linear):
+    """Of 32 complex inputs: half of the pixels are imaginary."""
+
+    def forward(self, x):
+        x = torch.view_as_complex(x.view(-1, 32, 2))
+        return (x @ torch.view_as_complex(self.weight.view(6, 32, 2)).T).abs() + self.bias
+
+
+ADVISED = {
+    "coins": lambda: Calling(coins, nn.Linear(64, 6)),
+    "autocast": lambda: Calling(half, nn.Linear(64, 6)),
+    "layers of one": lambda: Calling(stacked, nn.LSTM(8, 7), nn.Dropout(0.3), nn.LSTM(7, 6)),
+    "complex": lambda: nn.Sequential(nn.Flatten(), Complex(64, 6)),
+    "lazy": lambda: nn.Sequential(*lazy()),
+    "double inside": lambda: Calling(double, nn.Linear(64, 6, dtype=torch.double)),
+    "scripted": lambda: torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(64, 6))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADVISED)
+def test_what_is_advised_is_trained(name):
+    fed, algorithm = images(Own(lambda: (ADVISED[name](), 6))), FedAvg(**FAST)
+    together = 1 if fed.net.dry_run.unbatchable else 3
+    one, three = (play(algorithm, fed, 2, chunk=chunk) for chunk in (1, together))
+    near = {"atol": 1e-2} if name == "autocast" else {"rtol": 1e-3, "atol": 1e-5}
+    close(one[0].shared, three[0].shared, **near)
+    first = algorithm.init(fed, 0).shared
+    assert all(not torch.equal(t, first[n]) for n, t in one[0].shared.items())
+
+
+def averaged(words, x):
+    return words(x).mean(1)
+
+
+def looked(words, x):
+    return F.embedding(x, words.weight, padding_idx=0).mean(1)
+
+
+READ = {  # how words are looked up, what they are called with, and if clients can do so together
+    "padding": (lambda: nn.Embedding(20, 6, padding_idx=0), averaged, False),
+    "another padding": (lambda: nn.Embedding(20, 6, padding_idx=1), averaged, False),
+    "its last row": (lambda: nn.Embedding(20, 6, padding_idx=-1), averaged, False),
+    "none": (lambda: nn.Embedding(20, 6), averaged, True),
+    "by frequency": (lambda: nn.Embedding(20, 6, scale_grad_by_freq=True), averaged, False),
+    "called": (lambda: nn.Embedding(20, 6), looked, False),
+    "bag": (lambda: nn.EmbeddingBag(20, 6, padding_idx=0), nn.EmbeddingBag.forward, True),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_words_are_learnt_together_as_alone(name):
+    """vmap takes the padding of all clients but the first for a word, which moved its row."""
+    layer, call, batchable = READ[name]
+    read = lambda m, x, words: call(words, x)  # noqa: E731
+    fed = texts()
+    fed.net = Net(Own(lambda: (Calling(read, layer()), 6)), (10,), 3)
+    assert (not fed.net.dry_run.unbatchable) == batchable
+    usual, alone = (play(FedAvg(**FAST), fed, 2, chunk=chunk)[0].shared for chunk in (None, 1))
+    close(usual, alone)
+    first, at = FedAvg().init(fed, 0).shared, layer().padding_idx
+    moved = (usual["base.layers.0.weight"] - first["base.layers.0.weight"]).norm(dim=1)
+    still = {0} if name == "called" else set() if at is None else {at}
+    assert {*np.flatnonzero(moved == 0).tolist()} == still
+
+
+STRIDED = [
+    (F.conv2d, (2, 4, 7, 8), (6, 4, 1, 1), {"stride": 2}),
+    (F.conv2d, (2, 4, 7, 8), (6, 4, 1, 1), {"stride": (1, 3), "padding": "valid"}),
+    (F.conv2d, (2, 4, 7, 8), (6, 4, 1, 1), {"stride": (3,), "padding": (2, 1)}),
+    (F.conv2d, (2, 4, 7, 8), (6, 2, 1, 1), {"stride": 2, "groups": 2, "dilation": 3}),
+    (F.conv2d, (4, 7, 8), (6, 4, 1, 1), {"stride": 2, "padding": 1}),
+    (F.conv1d, (2, 4, 7), (6, 4, 1), {"stride": 2, "padding": 1}),
+    (F.conv3d, (2, 3, 4, 5, 6), (6, 3, 1, 1, 1), {"stride": (1, 2, 3)}),
+]
+
+
+@pytest.mark.parametrize(("convolve", "shape", "kernel", "how"), STRIDED)
+def test_a_strided_convolution_of_few_channels_is_a_dense_one(convolve, shape, kernel, how):
+    draw = torch.Generator().manual_seed(0)
+    parts = [torch.randn(s, generator=draw).double() for s in (shape, kernel, (6,))]
+    leaves = [t.requires_grad_() for t in parts]
+    with Interceptor():
+        got = convolve(*leaves, **how)
+    expected = convolve(*leaves, **how)
+    torch.testing.assert_close(got, expected)
+    weights = torch.randn(expected.shape, generator=draw).double()
+    one, other = (torch.autograd.grad((out * weights).sum(), leaves) for out in (got, expected))
+    torch.testing.assert_close(one, other)
 
 
 @refused("modules")

@@ -6,10 +6,13 @@ import torch
 from cases import refused
 from conftest import make_federation
 from playing import FAST, SIZES, Linear, arrays, close, one_step, play
+from test_modules import Own
+from torch import nn
 
 from fedlib import MLP, sgd
 from fedlib import algorithms as alg
 from fedlib.engine import play_round
+from fedlib.models import is_statistic
 from fedlib.privacy import epsilon
 
 SUMMED = [alg.FedAvg(**FAST), alg.FedProx(**FAST), alg.FedPer(**FAST)]
@@ -81,6 +84,28 @@ def test_the_noise_has_the_size_that_is_accounted_for(at, times, experts):
     assert abs(float(torch.corrcoef(torch.stack(moved[1:]))[0, 1])) < 0.1
     expected = 3.0 * 0.5 * times / (3 / (experts or 1))
     assert float(moved[0].std()) == pytest.approx(expected, rel=0.05)
+
+
+NORMS = {
+    "batch": lambda: nn.BatchNorm1d(6),
+    "frozen": lambda: nn.BatchNorm1d(6).requires_grad_(False),
+    "group": lambda: nn.GroupNorm(2, 6),
+}
+
+
+@pytest.mark.parametrize("of", [alg.FedAvg(**FAST), alg.FedBN(**FAST)], ids=repr)
+@pytest.mark.parametrize("norm", NORMS)
+def test_no_statistic_gets_out_under_noise(norm, of):
+    layers = lambda: (nn.Flatten(), nn.Linear(64, 6), NORMS[norm](), nn.ReLU())  # noqa: E731
+    fed = make_federation(SIZES, model=Own(lambda: (nn.Sequential(*layers()), 6)))
+    for private in (alg.Private(of=of), alg.Private(of=of, at="client")):
+        if norm == "batch" and type(of) is alg.FedAvg:
+            with pytest.raises(ValueError, match=r"spoil BatchNorm's .*running_mean.*FedBN"):
+                play(private, fed, 1)
+            continue
+        state, report = play(private, fed, 1)
+        assert all(t.isfinite().all() for t in state.shared.values())
+        assert not any(is_statistic(n) for n in (*state.shared, *report.messages))
 
 
 @refused("private")

@@ -4,6 +4,9 @@ Each test is a process of its own: the instruction set is chosen when torch firs
 is tested against ends a process.
 """
 
+import os
+import sys
+
 import pytest
 import torch
 from conftest import alone
@@ -38,44 +41,49 @@ BITS = {
 }
 
 STRIDED = """
-import torch
+import sys, torch
 from torch import nn
-from torch.func import vmap
-from fedlib.models import Module, Net, ResNet
+from conftest import make_federation
+from playing import play
+from fedlib import FedAvg
+from fedlib.models import Module, ResNet
 
-class Weight(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.randn(8, 4, 1, 1))
+class Made(nn.Linear):
     def forward(self, x):
-        return nn.functional.conv2d(x, self.w, stride=2)
+        return nn.functional.conv2d(x, self.weight[:, :, None, None], stride=2)
 
-def foreign(inner):
-    first, last = nn.Conv2d(3, 4, 3, padding=1), (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+def foreign(inner, c=3):
+    first, last = nn.Conv2d(c, 4, 3, padding=1), (nn.AdaptiveAvgPool2d(1), nn.Flatten())
     return nn.Sequential(first, nn.ReLU(), inner, *last)
+
+def grey():
+    return foreign(nn.Conv2d(4, 8, 1, stride=2), 1)
 
 def strided():
     return foreign(nn.Conv2d(4, 8, 1, stride=2))
 
+def uneven():
+    return foreign(nn.Conv2d(4, 8, 1, stride=(1, 2)))
+
 def called():
-    return foreign(Weight())
+    return foreign(Made(4, 8))
+
+def normed():
+    return foreign(nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 8, 1, stride=2)))
 
 def grouped():
     return foreign(nn.Sequential(nn.Conv2d(4, 32, 1), nn.Conv2d(32, 32, 1, stride=2, groups=8)))
 
 torch.set_num_threads(1)
-families = [ResNet(blocks=1, widths=(4, 8)), ResNet(blocks=1, widths=(2, 4, 6))]
-families += [Module(f"__main__:{f.__name__}") for f in (strided, called, grouped)]
-for family in families:
-    net = Net(family, (8, 8, 3), 3)
-    leaves = {n: t.requires_grad_() for n, t in net.init(0).items()}
-    stacked = {n: torch.stack([t.detach()] * 3).requires_grad_() for n, t in leaves.items()}
-    for _ in range(60):
-        x = torch.rand(3, 4, 8, 8, 3).movedim(-1, 2)  # channels last, as images arrive
-        net(leaves, x[0]).square().sum().backward()
-        vmap(net)(stacked, x).square().sum().backward()
+small = {"two": ResNet(blocks=1, widths=(4, 8)), "three": ResNet(blocks=1, widths=(2, 4, 6))}
+for name in sys.argv[1:]:
+    family, depth = small.get(name) or Module(f"__main__:{name}"), 1 if name == "grey" else 3
+    fed = make_federation((60, 60), model=family, shape=(16, 16, depth))
+    for chunk in (1, 2):
+        play(FedAvg(batch_size=10, epochs=2), fed, 2, chunk=chunk)
 print("ok")
 """
+NAMES = "two three grouped", "strided grey uneven", "called normed"
 
 
 @pytest.mark.skipif(not torch.__version__.startswith("2.13.0"), reason="bits of torch 2.13.0")
@@ -138,7 +146,9 @@ def test_processes_that_a_pinned_one_starts_are_pinned(first, held):
     assert said.stdout.split() == [str(held)] * 2, said.stderr
 
 
-def test_strided_convolutions_of_few_channels_train():
+@pytest.mark.parametrize("names", NAMES)
+def test_strided_convolutions_of_few_channels_train(names):
     """oneDNN corrupts the heap in their gradient with AVX2 and channels last."""
-    said = alone(STRIDED, ONEDNN_MAX_CPU_ISA="AVX2")
+    here = {"PYTHONPATH": os.pathsep.join(sys.path), "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    said = alone(STRIDED, *names.split(), **here)
     assert (said.returncode, said.stdout) == (0, "ok\n"), said.stderr

@@ -10,10 +10,13 @@ import torch
 from conftest import make_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playing import every, play
+from test_modules import Own
+from torch import nn
 
 from fedlib import MLP, ByColumn, LocalHoldout, OptOut, Task, cores, data, sgd
 from fedlib.algorithms import FedAvg, FedMix, FedPer, PMMoE
-from fedlib.engine import costs, evaluate, play_round
+from fedlib.engine import costs, evaluate, evaluate_everywhere, evaluate_global, play_round
 from fedlib.federation import OPTED_IN
 
 few = settings(max_examples=40)
@@ -86,6 +89,35 @@ def test_a_table_that_nobody_holds_anything_of_is_all_padding():
     assert held.shape == (2, 3) and not real.any() and not len(nothing.some(np.array([1])).flat)
     batch = nothing.whole(torch.arange(2))
     assert not batch["weight"].any() and batch["x"].shape[0] == 2
+
+
+class Somebody(nn.Module):
+    """Flattens as tutorials do, which no batch of nobody survives."""
+
+    def forward(self, x):
+        return x.reshape(x.shape[0], -1)
+
+
+@every
+@pytest.mark.parametrize("chunk", [1, None])
+def test_no_network_is_asked_about_nobody(algorithm, chunk):
+    """No client has validation examples, one no training and two no test examples."""
+    layers = lambda: (Somebody(), nn.Linear(64, 7), nn.ReLU())  # noqa: E731
+    fed = make_federation((11, 0, 9, 4), model=Own(lambda: (nn.Sequential(*layers()), 7)))
+    for name, sizes in (("validation", [0, 0, 0, 0]), ("test", [6, 0, 6, 0])):
+        table, sizes = getattr(fed, name), np.array(sizes)
+        held = table.flat[(table.owners % 2 == 0) & bool(sizes.any())]
+        setattr(fed, name, replace(table, flat=held, sizes=sizes))
+    state, report = play(algorithm, fed, 2, chunk=chunk, score=True)
+    assert report.adapted["validation"].isnan().all()
+    assert report.adapted["test"].isnan().tolist() == [bool(row % 2) for row in report.rows]
+    algorithm.observe(fed, state)
+    for table, sizes in ((fed.validation, 0), (fed.test, [6, 0, 6, 0])):
+        assert (
+            np.isfinite(evaluate(fed, algorithm, state, table).nll) == (np.array(sizes) > 0)
+        ).all()
+    assert np.isfinite(evaluate_everywhere(fed, algorithm, state)).all()
+    assert 0 <= evaluate_global(fed, algorithm, state) <= 1
 
 
 @few
