@@ -21,7 +21,6 @@ from test_architecture import imports
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-APART = ("flower",)  # extras whose own bounds keep them out of the pinned environment
 OURS = ("fedlib", "companion", "papers")
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
@@ -63,12 +62,7 @@ def test_every_dependency_is_pinned_once_within_its_bounds():
     assert len(names) == len(set(names)), "a package is pinned twice"
     versions = dict(pins())
     assert not Version(versions["torch"]).local, "a build, where CPU and CUDA wheels are to fit"
-    extras = PROJECT["optional-dependencies"]
-    apart = {Requirement(r).name for extra in APART for r in extras[extra]}
     for requirement in requirements():
-        if requirement.name in apart:
-            assert canonicalize_name(requirement.name) not in versions
-            continue
         assert str(requirement.specifier).startswith(">="), f"{requirement}: lower bounds only"
         version = versions.get(canonicalize_name(requirement.name))
         assert version, f"{requirement} is not pinned in constraints.txt"
@@ -116,8 +110,7 @@ def test_the_library_needs_no_more_than_it_says():
     """What is imported when a module is comes with the package; the rest where it is asked for."""
     core = {canonicalize_name(Requirement(r).name) for r in PROJECT["dependencies"]}
     providers = metadata.packages_distributions()
-    wire = ROOT / "fedlib" / "flower.py"  # Flower's, which an extra brings
-    for path in sorted({*(ROOT / "fedlib").rglob("*.py")} - {wire}):
+    for path in sorted((ROOT / "fedlib").rglob("*.py")):
         tree = ast.parse(path.read_text())
         top = ast.unparse([n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)])
         for module in imported(top):

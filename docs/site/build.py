@@ -110,7 +110,7 @@ TEXTS = {
     "architecture": "ARCHITECTURE.md",
     "readings": "docs/READINGS.md",
     "campaigns": "docs/CAMPAIGNS.md",
-    "flower": "docs/FLOWER.md",
+    "flower": "examples/flower/README.md",
 }
 
 
@@ -179,7 +179,9 @@ def _api() -> str:
     rooms = sorted(
         p.stem
         for p in (paths.ROOT / "fedlib").iterdir()
-        if (p.suffix == ".py" or (p / "__init__.py").exists()) and not p.stem.startswith("_")
+        if (p.suffix == ".py" or (p / "__init__.py").exists())
+        and not p.stem.startswith("_")
+        and p.stem != "flower"  # a former address
     )
     listed = "\n".join(f"   fedlib.{room}" for room in rooms)
     return f"""# API

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import doctest
+import importlib
 import inspect
 import itertools
 import re
@@ -46,6 +47,13 @@ def test_renamed_values_keep_their_old_names_and_their_keys(old, new):
         assert getattr(fedlib, old) is kind
     assert from_code(f"{old}()") == from_code(f"{new}()") == from_dict({"kind": old}) == kind()
     assert to_dict(kind()) == {"kind": old} and repr(kind()) == f"{new}()"
+
+
+def test_a_former_address_names_the_example_that_is_there_now():
+    with pytest.raises(ImportError, match=r"examples/flower/ .* fedlib_flower\.py"):
+        importlib.import_module("fedlib.flower")
+    folder = paths.ROOT / "examples" / "flower"
+    assert (folder / "fedlib_flower.py").is_file() and (folder / "README.md").is_file()
 
 
 def test_the_command_line_and_the_front_door_import_no_torch():
