@@ -181,7 +181,7 @@ def _api() -> str:
         for p in (paths.ROOT / "fedlib").iterdir()
         if (p.suffix == ".py" or (p / "__init__.py").exists())
         and not p.stem.startswith("_")
-        and p.stem != "flower"  # a former address
+        and p.stem not in ("callbacks", "flower")  # former addresses
     )
     listed = "\n".join(f"   fedlib.{room}" for room in rooms)
     return f"""# API
