@@ -104,7 +104,7 @@ campaign: $(ENV)  ## train BLOCKS of the campaign in their order, or all, and co
 paper: $(ENV)  ## train all of SCALE (the papers' own) or SECTIONS of it, here or on a Ray cluster (RAY_ADDRESS=)
 	$(PY) -m papers campaign $(CAMPAIGN)
 
-report: $(ENV)  ## write the scorecard, FINDINGS.md and README's table
+report: $(ENV)  ## write the scorecard, docs/FINDINGS.md and README's table
 	$(PY) -m papers report
 	$(PY) -m papers.findings
 

@@ -1,7 +1,7 @@
 """fedlib: a companion to five papers on federated mixtures of experts.
 
 Everything that a program of one's own needs is here, and what ``dir(fedlib)`` lists is promised
-(see CHANGELOG.md). It is imported when it is first asked for: ``import fedlib`` costs nothing. ::
+(docs/CHANGELOG.md). It is imported when it is first asked for: ``import fedlib`` costs nothing. ::
 
     from fedlib import MLP, Dirichlet, Experiment, FedAvg, MatchedHoldout, Task, simulate
 

@@ -127,7 +127,7 @@ def test_the_citation_names_this_version_and_every_paper():
     ours = [line for line in titles if line[:3].isdigit()]  # a paper's number and short name
     cited = f"CITATION.cff has {len(papers)} papers, papers/titles.csv has {len(ours)}"
     assert len({paper["title"] for paper in papers}) == len(papers) == len(ours), cited
-    assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {PROJECT['version']}" in (ROOT / "docs" / "CHANGELOG.md").read_text()
     for paper in papers:
         assert paper["authors"] and paper["year"] and "arxiv.org/abs" in paper["url"]
 
@@ -187,6 +187,12 @@ def test_the_commands_work_in_a_folder_of_any_name(tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"[1-9]\d* runs", done.stdout), "where they are looked for by default"
     assert [*(checkout / "figures" / "quick").rglob("00_*.png")]
+
+
+def test_the_front_page_has_one_page():
+    """Others are in docs/, where GitHub looks for CONTRIBUTING, too."""
+    assert [path.name for path in ROOT.glob("*.md")] == ["README.md"]
+    assert (ROOT / "docs" / "CONTRIBUTING.md").is_file()
 
 
 def test_a_workflow_may_only_read_and_packages_have_one_index():

@@ -45,10 +45,15 @@ def test_links_of_the_texts_point_into_the_site(build):
     first = build._index([])
     assert "(figures/12_floor.png)" in first and "(campaigns.md)" in readme
     assert "figures/standard/" not in first + readme
+    findings = (build.SOURCES / "findings.md").read_text()
+    assert "(figures/09_plane.png)" in findings and "(readings.md)" in findings
+    assert "(notebooks/08_privacy.ipynb)" in findings and "(../" not in findings
 
 
 def test_every_picture_that_is_kept_for_texts_is_shown_by_one():
-    texts = "".join((paths.ROOT / name).read_text("utf-8") for name in ("README.md", "FINDINGS.md"))
+    texts = "".join(
+        (paths.ROOT / name).read_text("utf-8") for name in ("README.md", "docs/FINDINGS.md")
+    )
     kept = {f"docs/figures/{f.name}" for f in (paths.ROOT / "docs/figures").iterdir()}
     assert {name for name in kept if name not in texts} == set()
 

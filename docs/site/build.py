@@ -104,10 +104,10 @@ def _scorecard() -> None:
 
 
 TEXTS = {
-    "findings": "FINDINGS.md",
+    "findings": "docs/FINDINGS.md",
     "readme": "README.md",
     "glossary": "docs/GLOSSARY.md",
-    "architecture": "ARCHITECTURE.md",
+    "architecture": "docs/ARCHITECTURE.md",
     "readings": "docs/READINGS.md",
     "campaigns": "docs/CAMPAIGNS.md",
     "flower": "examples/flower/README.md",
@@ -125,10 +125,10 @@ def _pages() -> None:
 
 def _text(source: str) -> str:
     """Return a text, its links made to point into the site."""
-    text = (paths.ROOT / source).read_text("utf-8")
-    text = re.sub("(docs/figures|figures/standard)/", "figures/", text)
+    text = (paths.ROOT / source).read_text("utf-8").replace("](../", "](")
+    text = re.sub(r"\]\((docs/figures|figures/standard|figures/paper)/", "](figures/", text)
     for other, file in TEXTS.items():
-        for link in (file, f"../{file}", Path(file).name):  # as texts link to it
+        for link in (file, Path(file).name):  # as texts link to it
             text = text.replace(f"({link})", f"({other}.md)")
     return text
 
