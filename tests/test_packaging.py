@@ -192,10 +192,11 @@ def test_the_commands_work_in_a_folder_of_any_name(tmp_path):
 def test_the_front_page_has_one_page():
     """Others are in docs/, where GitHub looks for CONTRIBUTING, too."""
     assert [path.name for path in ROOT.glob("*.md")] == ["README.md"]
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150, "docs/MANUAL.md has the rest"
     assert (ROOT / "docs" / "CONTRIBUTING.md").is_file()
 
 
 def test_a_workflow_may_only_read_and_packages_have_one_index():
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     assert yaml.safe_load(workflow)["permissions"] == {"contents": "read"}
-    assert "EXTRA_INDEX" not in workflow + (ROOT / "README.md").read_text()
+    assert "EXTRA_INDEX" not in workflow + (ROOT / "docs" / "MANUAL.md").read_text()

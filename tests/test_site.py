@@ -40,11 +40,10 @@ def test_a_figure_is_shown_at_its_largest_scale(build):
 
 def test_links_of_the_texts_point_into_the_site(build):
     build._pages()
-    readme = (build.SOURCES / "readme.md").read_text()
-    assert "(architecture.md)" in readme and "(ARCHITECTURE.md)" not in readme
-    first = build._index([])
-    assert "(figures/12_floor.png)" in first and "(campaigns.md)" in readme
-    assert "figures/standard/" not in first + readme
+    manual, first = (build.SOURCES / "manual.md").read_text(), build._index([])
+    assert "(architecture.md)" in manual and "(campaigns.md)" in manual and "(index.md)" in manual
+    assert "(figures/12_floor.png)" in first and "(manual.md#verdicts)" in first
+    assert "ARCHITECTURE.md)" not in first + manual and "figures/standard/" not in first + manual
     findings = (build.SOURCES / "findings.md").read_text()
     assert "(figures/09_plane.png)" in findings and "(readings.md)" in findings
     assert "(notebooks/08_privacy.ipynb)" in findings and "(../" not in findings
@@ -59,13 +58,10 @@ def test_every_picture_that_is_kept_for_texts_is_shown_by_one():
 
 
 def test_the_site_opens_with_a_result_the_scorecard_and_what_came_out(build):
-    build._pages()
-    readme, first = (build.SOURCES / "readme.md").read_text(), build._index([])
+    first = build._index([])
     parts = ("figures/12_floor.png", "scorecard as it stands", "make test", "## Notebooks")
     told = [first.index(x) for x in parts]
-    assert told == sorted(told) and "## An algorithm of your own" not in first
-    assert "## An algorithm of your own" in readme and "## Notebooks" not in readme
-    assert readme.index("## An algorithm of your own") < readme.index("## Three scales")
+    assert told == sorted(told) and "toctree" in first[told[-1] :]
 
 
 def test_code_is_folded_and_controls_without_a_kernel_are_said_to_be_so(build):

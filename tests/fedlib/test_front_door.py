@@ -87,7 +87,7 @@ def test_an_example_of_a_run_is_played_with_nothing_but_the_front_door(tmp_path)
 
 
 def test_the_example_of_a_partition_of_ones_own_runs(places):
-    """README sends there; only its base said how, and without an example."""
+    """The manual refers to it; only its base said how, and without an example."""
     globs = {**OFFERED, **MORE, "__name__": __name__}
     base = fedlib.partition.Request
     (example,) = doctest.DocTestFinder(recurse=False).find(base, "Request", globs=globs)

@@ -16,7 +16,7 @@ PATTERNS = {
 }  # fmt: skip
 # Numbers of papers and of readings stay in code, and in the texts about it.
 CODES = [r"(?<![\d.,])00\d(?![\d.])\b", r"\bA\d\d\b"]
-OF_CODE = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "READINGS.md", "flower")
+OF_CODE = ("README.md", "MANUAL.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "READINGS.md", "flower")
 TABLES = ("titles.csv", "theme.csv", "claims.csv", "findings.csv", "short.csv", "compared.csv")
 
 
