@@ -34,7 +34,7 @@ from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import Net, Params
 from fedlib.partition import Partition
 from fedlib.runs import Experiment
-from fedlib.runs.atomic import load_tensors, save_tensors, write
+from fedlib.runs.atomic import load_tensors, raw, save_tensors, write
 from fedlib.runs.run import require_leaves
 from fedlib.values import ALLOWED, from_code, shown
 
@@ -55,9 +55,8 @@ def packed(leaves: Params) -> ArrayRecord:
     """Return tensors as Flower's arrays, whose ``data`` are the tensors' bytes and nothing else."""
     record = {}
     for name, t in leaves.items():
-        t = t.detach().cpu().contiguous()
-        kind, raw = str(t.dtype).removeprefix("torch."), t.flatten().view(torch.uint8)
-        record[name] = Array(kind, tuple(t.shape), RAW, raw.numpy().tobytes())
+        kind = str(t.dtype).removeprefix("torch.")
+        record[name] = Array(kind, tuple(t.shape), RAW, raw(t).numpy().tobytes())
     return ArrayRecord(record)
 
 
@@ -65,10 +64,10 @@ def unpacked(record: ArrayRecord, device: str | torch.device = "cpu") -> Params:
     """Return the tensors that ``packed`` was given, bit by bit."""
     leaves = {}
     for name, array in record.items():
-        raw = torch.from_numpy(np.frombuffer(array.data, dtype=np.uint8).copy())
+        sent = torch.from_numpy(np.frombuffer(array.data, dtype=np.uint8).copy())
         if array.dtype not in KINDS:
             raise ValueError(f"{name} is of the unknown kind {shown(array.dtype)}")
-        leaves[name] = raw.view(getattr(torch, array.dtype)).view(array.shape).to(device)
+        leaves[name] = sent.view(getattr(torch, array.dtype)).view(array.shape).to(device)
     return leaves
 
 
