@@ -46,12 +46,12 @@ class CSV:
         """Return the rows of earlier rounds. Later ones are played, and written, again."""
         if not round or not self.path.exists():
             return []
-        with self.path.open(newline="") as file:
+        with self.path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if row and row[0].isdecimal()]
         return [row for row in rows if int(row[0]) < round]
 
     def _write(self, mode: str, rows: list[list[Any]]) -> None:
-        with self.path.open(mode, newline="") as file:
+        with self.path.open(mode, newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
 
 
@@ -100,4 +100,4 @@ class WandB:
 if __name__ == "__main__":
     table = CSV(Path(tempfile.mkdtemp()) / "run.csv")
     run(tiny, callbacks=[table, accurate], again=True)  # a stored run would not be played again
-    print(table.path.read_text())
+    print(table.path.read_text("utf-8"))

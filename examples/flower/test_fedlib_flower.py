@@ -70,7 +70,7 @@ def check(e, keeps):
     for row in rows:
         own, name = {n: t[[row]] for n, t in state.local.items()}, f"client-{row}"
         assert bits(load_tensors(keeps(name) / f"{name}.safetensors")[0]) == bits(own)
-    sent = json.loads((keeps("server") / flower.LEDGER).read_text())
+    sent = json.loads((keeps("server") / flower.LEDGER).read_text("utf-8"))
     assert [s["clients"] for s in sent] == [r.rows.tolist() for r in reports]
     assert [s["ledger"] for s in sent] == [
         [r.download.tolist(), r.upload.tolist()] for r in reports
@@ -142,7 +142,7 @@ EXAMPLE = Path(__file__).parent
 
 
 def test_the_example_is_played_as_it_stands():
-    told = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    told = tomllib.loads((EXAMPLE / "pyproject.toml").read_text("utf-8"))["tool"]["flwr"]["app"]
     e = from_code(told["config"]["experiment"])
     assert told["components"] == {f"{side}app": f"fedlib_flower:{side}" for side in SIDES}
     home = Loop(e, [*range(told["config"]["clients"])]).play()
@@ -151,7 +151,7 @@ def test_the_example_is_played_as_it_stands():
 
 @pytest.mark.usefixtures("places")
 def test_a_machine_can_have_examples_that_nobody_else_has():
-    text = (EXAMPLE / "README.md").read_text()
+    text = (EXAMPLE / "README.md").read_text("utf-8")
     (code,) = (t.split("```")[0] for t in text.split("```python\n") if t.startswith("from"))
     page = {}
     exec(code, page)
@@ -162,7 +162,7 @@ def test_a_machine_can_have_examples_that_nobody_else_has():
     out = opted_out()
     loop = Loop(e, [out, *[n for n in range(5) if n != out][:2]], page["client"])
     home = loop.play()
-    (sent,) = json.loads((home / flower.LEDGER).read_text())
+    (sent,) = json.loads((home / flower.LEDGER).read_text("utf-8"))
     assert out not in sent["clients"] and len(sent["clients"]) == 2, "OptOut holds here, too"
     assert sent["wire"] == sent["ledger"] and sent["refused"] == {}
     assert (out, "train") not in loop.seen and (out, "query.shares") not in loop.seen
@@ -302,7 +302,7 @@ def test_who_lies_is_named_and_the_others_go_on(code, message, liar, capsys):
 
 def test_two_nodes_of_one_number_are_left_out_and_named(capsys):
     home = Loop(EVERYBODY, [*range(5)], lie=lying(client=0), liar=1).play()
-    sent = json.loads((home / flower.LEDGER).read_text())
+    sent = json.loads((home / flower.LEDGER).read_text("utf-8"))
     assert all(sorted(s["clients"]) == [2, 3, 4] for s in sent)
     said = capsys.readouterr().out
     assert "node 100 is left out: another node is client 0" in said and "node 101 is left" in said
@@ -314,7 +314,9 @@ def test_a_choice_of_what_there_is_not_is_left_out(choice):
     change = lying(
         lambda m: {n: t if t.is_floating_point() else t * 0 + choice for n, t in m.items()}
     )
-    sent = json.loads((Loop(e, [*range(5)], lie=change, liar=2).play() / flower.LEDGER).read_text())
+    sent = json.loads(
+        (Loop(e, [*range(5)], lie=change, liar=2).play() / flower.LEDGER).read_text("utf-8")
+    )
     assert all(2 not in s["clients"] and [*s["refused"]] == ["102"] for s in sent)
 
 
@@ -368,7 +370,7 @@ class Machines:
         self.link, *self.ports = free_ports(1 + TASK.partition.clients)
         (home / "flwr").mkdir()
         address = f'address = "127.0.0.1:{self.link}"\ninsecure = true\n'
-        (home / "flwr" / "config.toml").write_text(f"[superlink.here]\n{address}")
+        (home / "flwr" / "config.toml").write_text(f"[superlink.here]\n{address}", "utf-8")
 
     def environment(self, name):
         own = {"FLWR_HOME": str(self.home / "flwr"), "FEDLIB_RUNS": str(self.home / name)}
@@ -376,10 +378,10 @@ class Machines:
         return {**os.environ, **QUIET, **here, **own}
 
     def log(self, name):
-        return (self.home / f"{name}.log").read_text()
+        return (self.home / f"{name}.log").read_text("utf-8")
 
     def start(self, name, *words):
-        with (self.home / f"{name}.log").open("w") as log:
+        with (self.home / f"{name}.log").open("w", encoding="utf-8") as log:
             how = {"stdout": log, "stderr": log, "env": self.environment(name)}
             self.started.append(subprocess.Popen([*words], **how))
 
@@ -396,9 +398,11 @@ class Machines:
     def run(self, e, name):
         config = {"experiment": repr(e), "clients": len(self.ports)}
         file = self.home / f"{name}.toml"
-        file.write_text("\n".join(f"{n} = {json.dumps(v)}" for n, v in config.items()))
+        file.write_text("\n".join(f"{n} = {json.dumps(v)}" for n, v in config.items()), "utf-8")
         words = "flwr", "run", str(EXAMPLE), "here", "--run-config", str(file)
-        done = subprocess.run(words, env=self.environment("server"), capture_output=True, text=True)
+        done = subprocess.run(
+            words, env=self.environment("server"), capture_output=True, encoding="utf-8"
+        )
         assert "Successfully started run" in done.stdout, done.stdout + done.stderr
 
     def end(self):
