@@ -8,6 +8,7 @@ client takes part is its own machine's word; what it says is checked before the 
 who says what cannot be is left out and named.
 """
 
+import copy
 import hashlib
 import json
 import os
@@ -28,7 +29,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedlib import paths
-from fedlib.engine import Algorithm, State, broadcast_to, clients_round, draw, select
+from fedlib.engine import Algorithm, State, play_round, select
 from fedlib.engine.protocol import train_view
 from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import Net, Params
@@ -202,24 +203,30 @@ def _trained(e: Experiment, fed: Federation, content: RecordDict, file: Path) ->
     # In the order of the simulation: a sum over leaves has its bits.
     shared = {n: got["shared"][n] for n in first.shared if n in got["shared"]}
     state = State(shared, own, {}, {**first.memory, **got["memory"]}, t, e.seed)
-    message, kept = _round(e, fed, state, got["common"], t)
+    message = _round(e.algorithm, fed, state, got["common"])
     if own:
-        _save(file, kept, t + 1)
+        _save(file, state.local, t + 1)
     return message
 
 
-def _round(
-    e: Experiment, fed: Federation, state: State, common: Params, t: int
-) -> tuple[Params, Params]:
-    """Return what the client of a federation of one sends in a round, and what it keeps."""
-    algorithm, me = e.algorithm, np.zeros(1, dtype=np.int64)
-    where = torch.as_tensor(me, device=fed.device)
-    decided = algorithm.decide(fed, state, where)
-    handed = broadcast_to(algorithm, fed, state.with_decisions(where, decided), where)
-    handed = replace(handed, common={**handed.common, **common})
-    plans = draw(algorithm, fed, me, round=t, seed=e.seed)
-    sent = clients_round(algorithm, handed, plans, state.local, chunk=1)
-    return {**sent.messages, **decided}, sent.kept
+def _round(algorithm: Algorithm, fed: Federation, state: State, common: Params) -> Params:
+    """Return what the client of a federation of one sends; local leaves are updated in place.
+
+    It plays a round of the simulation in which the server broadcasts what it did, and no more.
+    """
+    decided = algorithm.decide(fed, state, torch.zeros(1, dtype=torch.int64, device=fed.device))
+    server = {
+        "before_round": lambda self, fed, state, rows: state.with_decisions(rows, decided),
+        "broadcast": lambda self, fed, state: {**algorithm.broadcast(fed, state), **common},
+        "weights": lambda self, *args: {},
+        "communication_bytes": lambda self, *args: (None, None),
+        "aggregate": lambda self, fed, state, *args: state,
+    }
+    client, kind = copy.copy(algorithm), type(algorithm)
+    object.__setattr__(client, "__class__", type(kind.__name__, (kind,), server))
+    at, seed = state.round, state.seed
+    _, report = play_round(client, fed, state, round=at, seed=seed, cohort=1, chunk=1)
+    return {**report.messages, **decided}
 
 
 # --- the server --------------------------------------------------------------------------------
@@ -396,7 +403,7 @@ def form_of(e: Experiment, told: Federation) -> Params:
     tables, kinds = (table, table, table), told.kinds
     fed = Federation(told.net, told.classes, told.device, *tables, one, kinds=kinds)
     begun = replace(e.algorithm.init(fed, e.seed), round=0, seed=e.seed)
-    return _round(e, fed, begun, {}, 0)[0]
+    return _round(e.algorithm, fed, begun, {})
 
 
 def play(
