@@ -104,7 +104,7 @@ campaign: $(ENV)  ## train BLOCKS of the campaign in their order, or all, and co
 paper: $(ENV)  ## train all of SCALE (the papers' own) or SECTIONS of it, here or on a Ray cluster (RAY_ADDRESS=)
 	$(PY) -m papers campaign $(CAMPAIGN)
 
-report: $(ENV)  ## write the scorecard, FINDINGS.md and README's table
+report: $(ENV)  ## write the scorecard, docs/FINDINGS.md and README's table
 	$(PY) -m papers report
 	$(PY) -m papers.findings
 
@@ -137,8 +137,8 @@ test: $(ENV)  ## lint, types, all tests, and the notebooks against their stored 
 
 wire:  ## play experiments between Flower's processes, in an environment of its own
 	@test -x build/flower/bin/flwr || { $(PYTHON) -m venv build/flower && \
-		build/flower/bin/python -m pip install --quiet -e '.[dev,flower]'; }
-	build/flower/bin/python -m pytest tests/fedlib/test_flower.py $(PYTEST)
+		build/flower/bin/python -m pip install --quiet -e '.[dev]' -e ./examples/flower; }
+	build/flower/bin/python -m pytest examples/flower $(PYTEST)
 
 browser: $(ENV)  ## run notebooks in JupyterLab in headless Chromium and move their widgets
 	@$(PY) -c 'import selenium' 2>/dev/null || \

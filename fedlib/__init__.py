@@ -1,7 +1,7 @@
 """fedlib: a companion to five papers on federated mixtures of experts.
 
 Everything that a program of one's own needs is here, and what ``dir(fedlib)`` lists is promised
-(see CHANGELOG.md). It is imported when it is first asked for: ``import fedlib`` costs nothing. ::
+(docs/CHANGELOG.md). It is imported when it is first asked for: ``import fedlib`` costs nothing. ::
 
     from fedlib import MLP, Dirichlet, Experiment, FedAvg, MatchedHoldout, Task, simulate
 
@@ -31,6 +31,7 @@ _HOMES = {name: room for room, name in _TOLD if room}
 _ROOMS = [name for room, name in _TOLD if not room]
 # Names that 0.1.0 had; data of these values and their code are read under the old ones, too.
 _RENAMED = {"Majority": "MajorityClasses", "Mirrored": "MatchedHoldout", "Own": "LocalHoldout"}
+_EXAMPLES = ("CSV", "TensorBoard", "WandB")  # that 0.2.0 had, and 0.4.0 will not
 __all__ = sorted([*_HOMES, *_ROOMS, "PINNED", "__version__"])
 
 
@@ -41,8 +42,12 @@ def __getattr__(name: str) -> Any:
     """
     if name == "PINNED":
         return pinned()
-    if name in _ROOMS:
+    if name in (*_ROOMS, "callbacks"):
         return import_module(f"fedlib.{name}")
+    if name in _EXAMPLES:
+        found = getattr(import_module("fedlib.callbacks"), name)
+        warnings.warn(f"{name} is in examples/callbacks.py now", DeprecationWarning, stacklevel=2)
+        return found
     if name in _RENAMED:
         warnings.warn(f"{name} is {_RENAMED[name]} now", DeprecationWarning, stacklevel=2)
         return __getattr__(_RENAMED[name])

@@ -1,7 +1,6 @@
 # What fedlib offers, for type checkers: __init__.py imports it when it is asked for.
 
 from fedlib import algorithms as algorithms
-from fedlib import callbacks as callbacks
 from fedlib import data as data
 from fedlib import models as models
 from fedlib import partition as partition
@@ -41,9 +40,6 @@ from fedlib.algorithms import PMMoE as PMMoE
 from fedlib.algorithms import Private as Private
 from fedlib.algorithms import PrunedFedMix as PrunedFedMix
 from fedlib.algorithms import SecureSum as SecureSum
-from fedlib.callbacks import CSV as CSV
-from fedlib.callbacks import TensorBoard as TensorBoard
-from fedlib.callbacks import WandB as WandB
 from fedlib.engine import EarlyStop as EarlyStop
 from fedlib.engine import Phase as Phase
 from fedlib.engine import Selection as Selection

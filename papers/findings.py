@@ -1,6 +1,6 @@
 """What was found, in sentences whose numbers are computed: `python -m papers.findings`.
 
-That writes FINDINGS.md, and README's table and line. `papers/short.csv` has what notebooks open
+That writes docs/FINDINGS.md, README's table and line. `papers/short.csv` has what notebooks open
 with, and what came out in a line.
 
 `papers/findings.csv` has the sentences, of which the functions here compute the numbers from
@@ -59,7 +59,7 @@ What is undecided although its interval leaves 0 out may be chance among so many
 Comparisons with training alone, with a gate's absence, and with the ensemble against FedAvg and on
 new clients were made after their numbers were seen. In notebooks 12 to 15 all seeds have the same
 clients; some sections got more seeds after a look
-([readings](docs/READINGS.md)).
+([readings](READINGS.md)).
 `python -m papers.findings` writes this page, and fails if a number no longer supports its sentence.
 """
 _WORDS = {"agree": AGREES, "differ": DIFFERS, "are too imprecise to tell": IMPRECISE}
@@ -573,8 +573,8 @@ def page() -> str:
             said = filled(row["sentence"].format(**NUMBERS.get(name, dict)()), _KNOWN)
         except Missing:
             said = row["unknown"]
-        links = [f"[figure]({row['figure']}.png)"] if row["figure"] else []
-        links.append(f"[notebook](notebooks/{row['notebook']}.ipynb)")
+        links = [f"[figure](../{row['figure']}.png)"] if row["figure"] else []
+        links.append(f"[notebook](../notebooks/{row['notebook']}.ipynb)")
         parts += [f"- {said} ({', '.join(links)})"] * bool(said)
     return "\n\n".join(parts) + "\n"
 
@@ -629,6 +629,6 @@ def written(text: str) -> str:
 
 if __name__ == "__main__":
     readme = written(README.read_text("utf-8"))
-    for file, text in ((paths.ROOT / "FINDINGS.md", page()), (README, readme)):
+    for file, text in ((paths.ROOT / "docs" / "FINDINGS.md", page()), (README, readme)):
         atomic.write(file, partial(Path.write_text, data=text), "the findings")
         print(file)

@@ -10,7 +10,7 @@ import pytest
 
 from fedlib import paths
 
-ARCHITECTURE = (paths.ROOT / "ARCHITECTURE.md").read_text()
+ARCHITECTURE = (paths.ROOT / "docs" / "ARCHITECTURE.md").read_text()
 PICTURE = ARCHITECTURE.split("## The rooms")[1].split("```")[1]
 PACKAGES = ("papers", "companion", "fedlib")
 # "package  room room ...", lower lines last; a room may import rooms of lower lines, and itself.

@@ -185,8 +185,9 @@ def test_a_notebook_saved_in_jupyterlab_keeps_the_rules():
 
 def test_links_of_notebooks_and_texts_lead_to_files():
     """Those within the project, from the folder in which the text lies."""
-    texts = {path: path.read_text() for path in paths.ROOT.glob("*.md")}
-    texts |= {path: path.read_text() for path in (paths.ROOT / "docs").glob("*.md")}
+    folders = (".", "docs", "benchmarks", "examples/*")
+    pages = [page for folder in folders for page in paths.ROOT.glob(f"{folder}/*.md")]
+    texts = {path: path.read_text() for path in pages}
     for path in (paths.ROOT / "notebooks").glob("*.ipynb"):
         cells = nbformat.read(path, 4).cells
         texts[path] = "\n".join(c.source for c in cells if c.cell_type == "markdown")

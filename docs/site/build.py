@@ -104,55 +104,48 @@ def _scorecard() -> None:
 
 
 TEXTS = {
-    "findings": "FINDINGS.md",
-    "readme": "README.md",
+    "findings": "docs/FINDINGS.md",
+    "index": "README.md",
+    "manual": "docs/MANUAL.md",
     "glossary": "docs/GLOSSARY.md",
-    "architecture": "ARCHITECTURE.md",
+    "architecture": "docs/ARCHITECTURE.md",
     "readings": "docs/READINGS.md",
     "campaigns": "docs/CAMPAIGNS.md",
-    "flower": "docs/FLOWER.md",
+    "flower": "examples/flower/README.md",
 }
 
 
 def _pages() -> None:
-    """Copy the texts; the README from its third part on, what is before is the first page."""
+    """Copy the texts but for the README, which begins the first page."""
     for name, source in TEXTS.items():
-        text = _text(source)
-        if name == "readme":
-            text = "# How to use it\n\n" + text[_opening(text) :]
-        (SOURCES / f"{name}.md").write_text(text, "utf-8")
+        if name != "index":
+            (SOURCES / f"{name}.md").write_text(_text(source), "utf-8")
 
 
 def _text(source: str) -> str:
     """Return a text, its links made to point into the site."""
-    text = (paths.ROOT / source).read_text("utf-8")
-    text = re.sub("(docs/figures|figures/standard)/", "figures/", text)
+    text = (paths.ROOT / source).read_text("utf-8").replace("](../", "](")
+    text = re.sub(r"\]\((docs/figures|figures/standard|figures/paper)/", "](figures/", text)
     for other, file in TEXTS.items():
-        for link in (file, f"../{file}", Path(file).name):  # as texts link to it
-            text = text.replace(f"({link})", f"({other}.md)")
+        links = f"{re.escape(file)}|{re.escape(Path(file).name)}"  # as texts link to it
+        text = re.sub(rf"\(({links})(#[^)]*)?\)", rf"({other}.md\2)", text)
     return text
 
 
-def _opening(readme: str) -> int:
-    """Return where the README's second part ends: what it is, what was found, the notebooks."""
-    return [found.start() for found in re.finditer("^## ", readme, re.MULTILINE)][1]
-
-
 def _index(names: list[str]) -> str:
-    """Return the first page: the README's opening, and what the other pages are."""
-    readme = _text("README.md")
+    """Return the first page: the README, and what the other pages are."""
     listed = "\n".join(f"notebooks/{name}" for name in names)
-    return f"""{readme[: _opening(readme)]}
+    return f"""{_text("README.md")}
 
 **More:** [what was found](findings.md), with intervals; all [figures](figures.md); the
 <a href="scorecard.html">scorecard</a> of published and measured numbers;
-[how to use it](readme.md); the [API](api.md).
+the [manual](manual.md); the [API](api.md).
 
 ```{{toctree}}
 :hidden:
 findings
 figures
-readme
+manual
 glossary
 ```
 
@@ -179,7 +172,9 @@ def _api() -> str:
     rooms = sorted(
         p.stem
         for p in (paths.ROOT / "fedlib").iterdir()
-        if (p.suffix == ".py" or (p / "__init__.py").exists()) and not p.stem.startswith("_")
+        if (p.suffix == ".py" or (p / "__init__.py").exists())
+        and not p.stem.startswith("_")
+        and p.stem not in ("callbacks", "flower")  # former addresses
     )
     listed = "\n".join(f"   fedlib.{room}" for room in rooms)
     return f"""# API

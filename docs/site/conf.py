@@ -33,7 +33,6 @@ html_math_renderer = "mathml"
 myst_heading_anchors = 3
 myst_ref_domains = ["std"]
 
-autodoc_mock_imports = ["flwr"]  # an extra apart, whose page needs its names only
 autosummary_generate = True
 autosummary_ignore_module_all = True
 autodoc_typehints = "none"

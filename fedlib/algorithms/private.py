@@ -141,7 +141,7 @@ class SecureSum(Summed):
     What is simulated: numbers are rounded and added as the server would, and so wrong by as much;
     bytes count the numbers, two public keys of every client and the shares of two secrets with all
     others. The masks, which leave no trace in the sum, are drawn in ``masked`` only; no key is
-    agreed on, nobody drops out, and on a real wire (``fedlib.flower``) this is an error.
+    agreed on, nobody drops out, and on a real wire (examples/flower) this is an error.
     ``most`` bounds the examples of a client; ValueError for more, and for sums beyond 2^31.
     What ``of`` asks clients for besides (``shares_asked``) no mask hides: with ``marginal_entropy``
     the server of FedMix knows every client's label counts, with 0 none.

@@ -5,6 +5,6 @@ from fedlib.engine.evaluate import encode, evaluate, evaluate_everywhere, evalua
 from fedlib.engine.program import vmap_clients
 from fedlib.engine.protocol import Algorithm, EarlyStop, Phase, Prediction, State, Update
 from fedlib.engine.protocol import uses_precomputed as uses_precomputed
-from fedlib.engine.rounds import Report, broadcast_to, clients_round, draw, play_round, select
+from fedlib.engine.rounds import Report, play_round, select
 from fedlib.engine.selection import Selection
 from fedlib.engine.train import Cohort, TrainingDiverged

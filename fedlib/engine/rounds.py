@@ -1,6 +1,6 @@
 """One communication round: select, start, train, send back, aggregate."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedlib.cores import parallel_map
 from fedlib.engine import costs
-from fedlib.engine.batches import Plan, make_plan
+from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import accuracy
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.protocol import SHAPES, Algorithm, State, Update, tensors, train_view
@@ -123,13 +123,27 @@ def _train_cohort(
     sizes, phases = fed.train.sizes[rows], algorithm.phases()
     most = costs.side_by_side(fed, chunk, usual, state, phases)
     groups = [*costs.groups(shapes.cpu().numpy(), sizes, phases, most)]
-    full = int(sizes[~costs.far_above(sizes)].max(initial=1))
+    full = int(sizes[~costs.far_above(sizes)].max(initial=1))  # what a full batch has room for
+    now = {n: torch.tensor(getattr(state, n), device=fed.device) for n in ("round", "seed")}
 
     def play(group: np.ndarray) -> Sent:
-        received = broadcast_to(algorithm, fed, state, where[torch.as_tensor(group)])
-        how = {"round": state.round, "seed": state.seed, "full": full}
-        mine = draw(algorithm, fed, rows[group], **how)
-        return clients_round(algorithm, received, mine, state.local, chunk, usual, score)
+        """Return what some clients end with, who see the broadcast and their own rows only."""
+        mine, ids, held = where[torch.as_tensor(group)], fed.ids[rows[group]], sizes[group]
+        leaves = tensors(algorithm, "start", algorithm.start(fed, state, mine), len(mine))
+        found = algorithm.client_context(fed, state, mine)
+        context = tensors(algorithm, "client_context", found, len(mine))
+        common, loss = {**algorithm.broadcast(fed, state), **now}, torch.zeros(len(mine))
+        received = trained = Cohort(fed, mine, leaves, context, common, loss.to(fed.device))
+        for k, phase in enumerate(phases):
+            size = phase.batch_size or int(held.max(initial=full))
+            where = state.seed, state.round, k
+            plan = make_plan(ids, held, size, phase.epochs, where, phase.steps)
+            trained = train_phase(algorithm, trained, phase, plan, state.local, chunk, usual)
+
+        def end(some: slice) -> Sent:
+            return _end(algorithm, received.part(some), trained.part(some), state.local, score)
+
+        return in_parts(end, len(mine), usual, "ends")
 
     # Clients that play their phases side by side are not dealt out: each of their phases is.
     side_by_side = most > usual
@@ -142,56 +156,6 @@ def _train_cohort(
         _put(messages, sent.messages, place, len(where))
         _put(metrics, sent.metrics, place, len(where))
     return messages, metrics
-
-
-def draw(
-    algorithm: Algorithm, fed: Federation, rows: np.ndarray, *, round: int, seed: int, full: int = 1
-) -> list[Plan]:
-    """Return the mini-batches of some clients in each phase of a round.
-
-    ``full`` is how many examples a full batch has room for, or as many as the largest of them has.
-    """
-    ids, sizes = fed.ids[rows], fed.train.sizes[rows]
-    full = int(sizes.max(initial=full))
-    return [
-        make_plan(ids, sizes, p.batch_size or full, p.epochs, (seed, round, k), p.steps)
-        for k, p in enumerate(algorithm.phases())
-    ]
-
-
-def broadcast_to(algorithm: Algorithm, fed: Federation, state: State, rows: Tensor) -> Cohort:
-    """Return clients of one shape group with what the server broadcasts and what they keep."""
-    now = {n: torch.tensor(getattr(state, n), device=fed.device) for n in ("round", "seed")}
-    leaves = tensors(algorithm, "start", algorithm.start(fed, state, rows), len(rows))
-    found = algorithm.client_context(fed, state, rows)
-    context = tensors(algorithm, "client_context", found, len(rows))
-    common, loss = {**algorithm.broadcast(fed, state), **now}, torch.zeros(len(rows))
-    return Cohort(fed, rows, leaves, context, common, loss.to(fed.device))
-
-
-def clients_round(
-    algorithm: Algorithm,
-    received: Cohort,
-    plans: Sequence[Plan],
-    local: Collection[str] = (),
-    chunk: int | None = None,
-    usual: int = 1,
-    score: bool = False,
-) -> Sent:
-    """Let clients train and say what they end with: all that a client does in a round.
-
-    They see what they received and their own rows of its federation, and change neither.
-    ``plans`` are their mini-batches in each phase, ``local`` the names of the leaves that they
-    keep; ``chunk`` and ``usual`` as for ``train_phase``, ``score`` as for ``play_round``.
-    """
-    trained = received
-    for phase, plan in zip(algorithm.phases(), plans, strict=True):
-        trained = train_phase(algorithm, trained, phase, plan, local, chunk, usual)
-
-    def end(some: slice) -> Sent:
-        return _end(algorithm, received.part(some), trained.part(some), local, score)
-
-    return in_parts(end, len(received.rows), usual, "ends")
 
 
 def _end(

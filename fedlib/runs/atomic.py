@@ -168,10 +168,19 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return {n: tensors[n].clone() for n in order}, metadata
 
 
+def raw(tensor: Tensor) -> Tensor:
+    """Return the bytes of a tensor, uint8 ``[bytes]``, without a copy if it is contiguous.
+
+    One number may have the stride 0, which ``view`` refuses.
+    """
+    whole = tensor.detach().cpu().contiguous()
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
+
+
 def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """Return the CRC-32 of names, kinds, shapes and bytes, and of the metadata."""
     checksum = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         checksum = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), checksum)
-        checksum = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, checksum)
+        checksum = zlib.crc32(raw(tensor).numpy().data, checksum)
     return f"{checksum:08x}"

@@ -19,6 +19,7 @@ from fedlib.algorithms.fedavg import nbytes
 from fedlib.engine import State
 from fedlib.engine.costs import chunk_of, numbers
 from fedlib.federation import Federation
+from fedlib.runs.atomic import raw
 
 DIRTY, UNKNOWN = "-dirty", "unknown"
 ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # of the repository whose hook runs us
@@ -82,9 +83,8 @@ def digest(state: State) -> str:
     """Return 16 hex digits that stand for all bits of a state, whatever the order of its leaves."""
     sha256 = hashlib.sha256()
     for name, tensor in sorted(state.flat().items()):
-        whole = tensor.detach().cpu().contiguous()
-        sha256.update(f"{name} {whole.dtype} {tuple(whole.shape)} ".encode())
-        sha256.update(whole.flatten().view(torch.uint8).numpy().data)
+        sha256.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        sha256.update(raw(tensor).numpy().data)
     return sha256.hexdigest()[:16]
 
 

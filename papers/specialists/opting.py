@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedlib.data import Split
 from fedlib.engine import Algorithm, play_round
 from fedlib.engine.protocol import train_view
 from fedlib.federation import Federation
+from fedlib.runs.atomic import raw
 from fedlib.tasks import Task
 
 
@@ -81,9 +81,5 @@ def trace(
     feds = task.build(0), tampered(task, 0, inside)
     for one, other in zip(*map(seen, feds), strict=True):
         total += one.numel() * one.element_size()
-        changed += int((_bytes(one) != _bytes(other)).sum())
+        changed += int((raw(one) != raw(other)).sum())
     return Trace(total, changed)
-
-
-def _bytes(t: Tensor) -> Tensor:
-    return t.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

@@ -244,7 +244,7 @@ def test_a_page_without_a_kernel_has_a_frame_for_every_value_of_one_control():
     assert len(keys) == 2  # so that no script takes another one's card
 
 
-# By their places: first, algorithm, network, pictures and numbers.
+# By their places: README's first, and the manual's algorithm, network, pictures and numbers.
 EXAMPLES = [
     (0, 20, ["round 0: 0.", "round 2: 0."]), (1, 20, ["tau = 0.0", "tau = 1.0"]),
     (2, 20, ["FedAvg: accuracy 0.", "FedBN: accuracy 0."]),
@@ -254,12 +254,14 @@ EXAMPLES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("which", "rounds", "said"), EXAMPLES)
-def test_the_worked_examples_of_the_readme(capsys, places, which, rounds, said):
-    text = (paths.ROOT / "README.md").read_text()
+def test_the_worked_examples_of_readme_and_manual(capsys, places, which, rounds, said):
+    pages = (paths.ROOT / "README.md", paths.ROOT / "docs" / "MANUAL.md")
+    text = "".join(page.read_text() for page in pages)
+    assert text.count("```python") == len(EXAMPLES)
     example = text.split("```python")[which + 1].split("```")[0]
     assert sum(bool(line) for line in example.splitlines()) < 40
     assert f"rounds={rounds}" in example
     short = example.replace(f"rounds={rounds}", "rounds=2").replace(f"[{rounds}]", "[2]")
-    exec(compile(short, "README.md", "exec"), {})
+    exec(compile(short, "example", "exec"), {})
     out = capsys.readouterr().out
     assert all(word in out for word in said)

@@ -12,7 +12,7 @@ import fedlib.engine
 from fedlib import MajorityClasses, MatchedHoldout, Task, adam, sgd
 from fedlib import algorithms as alg
 from fedlib.algorithms.local import SecondStage
-from fedlib.engine import play_round
+from fedlib.engine import Cohort, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.models import MLP, FastText, Net
 
@@ -59,6 +59,21 @@ def play(algorithm, fed, rounds=3, seed=0, cohort=None, first=None, state=None, 
         how = {"round": t, "seed": seed, "cohort": cohort or fed.clients}
         state, report = play_round(algorithm, fed, state, **how, **more)
     return state, report
+
+
+def plans_of(algorithm, fed, rows, round=0, seed=0):
+    """The mini-batches of some clients in each phase of a round."""
+    ids, sizes = fed.ids[rows], fed.train.sizes[rows]
+    how = [(p.batch_size or sizes.max(), p.epochs) for p in algorithm.phases()]
+    return [make_plan(ids, sizes, *p, where=(seed, round, k)) for k, p in enumerate(how)]
+
+
+def cohort_of(algorithm, fed, state, rows):
+    """Some clients as they are before a round's first phase."""
+    now = {"round": torch.tensor(state.round), "seed": torch.tensor(state.seed)}
+    leaves = algorithm.start(fed, state, rows), algorithm.client_context(fed, state, rows)
+    common = {**algorithm.broadcast(fed, state), **now}
+    return Cohort(fed, rows, *leaves, common, torch.zeros(len(rows)))
 
 
 def held_by(table, row):

@@ -13,22 +13,27 @@ import pytest
 import torch
 from cases import GOLDEN, refused
 from conftest import LENET, make_federation, parts_of
-from playing import BATTERY, FAST, IMAGE, SIZES, begun, close, equal, every, plain, play
+from playing import (
+    BATTERY,
+    FAST,
+    IMAGE,
+    SIZES,
+    begun,
+    close,
+    cohort_of,
+    equal,
+    every,
+    plain,
+    plans_of,
+    play,
+)
 from safetensors.torch import load, save
 
 import fedlib.algorithms
 from fedlib import Optimizer, adam, sgd, value
 from fedlib import algorithms as alg
 from fedlib.algorithms.ifca import FIT, Explore
-from fedlib.engine import (
-    Prediction,
-    State,
-    broadcast_to,
-    draw,
-    evaluate,
-    evaluate_global,
-    play_round,
-)
+from fedlib.engine import Prediction, State, evaluate, evaluate_global, play_round
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.train import batches, with_precomputed
 from fedlib.models import add_prefix, select_prefix
@@ -227,8 +232,8 @@ def test_one_client_at_a_time_is_the_oracle_of_the_cohort(algorithm):
 def played_apart(algorithm, fed, state):
     """Every phase's losses of every client: with what its loss looks up, and on raw examples."""
     for row, (k, phase) in product(range(fed.clients), enumerate(algorithm.phases())):
-        (plan,) = draw(algorithm, fed, np.array([row]), round=0, seed=0)[k : k + 1]
-        cohort = broadcast_to(algorithm, fed, state, torch.tensor([row]))
+        plan = plans_of(algorithm, fed, np.array([row]))[k]
+        cohort = cohort_of(algorithm, fed, state, torch.tensor([row]))
         moving = phase.moves(cohort.leaves, state.local)
         loss = one_client(getattr(algorithm, phase.loss), fed.net, cohort.common)
         both = with_precomputed(algorithm, cohort, phase, moving), cohort

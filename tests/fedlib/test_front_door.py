@@ -3,22 +3,19 @@
 import ast
 import dataclasses
 import doctest
+import importlib
 import inspect
-import itertools
 import re
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import alone
-from small import MIX, interrupted, play
 
 import fedlib
 import fedlib.algorithms
-from fedlib import paths, run, simulate
-from fedlib.runs import store
+from fedlib import paths
 from fedlib.values import from_code, from_dict, to_dict
 
 HOME = paths.ROOT / "fedlib"
@@ -46,6 +43,13 @@ def test_renamed_values_keep_their_old_names_and_their_keys(old, new):
         assert getattr(fedlib, old) is kind
     assert from_code(f"{old}()") == from_code(f"{new}()") == from_dict({"kind": old}) == kind()
     assert to_dict(kind()) == {"kind": old} and repr(kind()) == f"{new}()"
+
+
+def test_a_former_address_names_the_example_that_is_there_now():
+    with pytest.raises(ImportError, match=r"examples/flower/ .* fedlib_flower\.py"):
+        importlib.import_module("fedlib.flower")
+    folder = paths.ROOT / "examples" / "flower"
+    assert (folder / "fedlib_flower.py").is_file() and (folder / "README.md").is_file()
 
 
 def test_the_command_line_and_the_front_door_import_no_torch():
@@ -83,36 +87,8 @@ def test_an_example_of_a_run_is_played_with_nothing_but_the_front_door(tmp_path)
 
 
 def test_the_example_of_a_partition_of_ones_own_runs(places):
-    """README sends there; only its base said how, and without an example."""
+    """The manual refers to it; only its base said how, and without an example."""
     globs = {**OFFERED, **MORE, "__name__": __name__}
     base = fedlib.partition.Request
     (example,) = doctest.DocTestFinder(recurse=False).find(base, "Request", globs=globs)
     assert example.examples and not doctest.DocTestRunner().run(example).failed
-
-
-def test_the_example_of_a_callback_runs():
-    """It asked for the training loss of round 0, of which there is none."""
-    (test,) = doctest.DocTestFinder(recurse=False).find(fedlib.callbacks, globs={**OFFERED, **MORE})
-    assert test.examples and not doctest.DocTestRunner().run(test).failed
-
-
-def test_a_table_of_a_run_that_goes_on_has_its_head_and_every_round_once(tmp_path):
-    """Of one that goes on from a shorter one, from a checkpoint, or where it was stopped."""
-    tables = []
-    for i, before in enumerate((0, 1, 3)):
-        write, path = fedlib.CSV, tmp_path / f"{i}.csv"
-        if before:  # a round later than where the run below goes on
-            for moment in itertools.islice(simulate(MIX), before + 2):
-                write(path)(moment)
-            interrupted(MIX, before)
-        run(MIX, progress=False, callbacks=[write(path)], again=not before)
-        store.forget(MIX.key)
-        tables.append(path.read_text().splitlines())
-    assert tables[0] == tables[1] == tables[2] and tables[0].count("round,metric,value") == 1
-    play(replace(MIX, rounds=2))
-    run(MIX, progress=False, callbacks=[fedlib.CSV(tmp_path / "new.csv")])
-    head, *rows = (tmp_path / "new.csv").read_text().splitlines()
-    assert head == "round,metric,value" and rows == [r for r in tables[0] if r[0] in "345"]
-    for metric, by_round in ((m, fedlib.find(MIX).curve(m)) for m in ("train_loss", "test_nll")):
-        told = [row.split(",") for row in tables[0] if f",{metric}," in row]
-        assert {int(at): float(v) for at, _, v in told} == pytest.approx(by_round)

@@ -5,12 +5,12 @@ from functools import partial
 import pytest
 import torch
 from conftest import make_federation
-from playing import SIZES, close, one, play, stepped
+from playing import SIZES, close, one, plans_of, play, stepped
 from torch.nn.functional import cosine_similarity, cross_entropy, log_softmax
 
 from fedlib import algorithms as alg
 from fedlib.algorithms.server_training import MADE, generate
-from fedlib.engine import draw, play_round, select
+from fedlib.engine import play_round, select
 from fedlib.models import MLP, add_prefix, select_prefix
 from fedlib.optim import Optimizer, sgd
 from fedlib.randomness import torch_seed
@@ -66,7 +66,7 @@ class Plain:
     def clients(self, t):
         """The clients of a round: row, p(s), and a function from a phase to its mini-batches."""
         rows = select(self.fed, COHORT, 0, t)
-        plans = draw(self.algorithm, self.fed, rows, round=t, seed=0)
+        plans = plans_of(self.algorithm, self.fed, rows, round=t)
         total = sum(self.fed.train.sizes[rows])
         for i, row in enumerate(rows):
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation, told_newcomers
-from playing import BATTERY, FAST
+from playing import BATTERY, FAST, cohort_of
 
 from fedlib import IID, MLP, ByColumn, FastText, LabelPermuted, Rotated, Task, adam
 from fedlib import data as datasets
 from fedlib.algorithms import IFCA, FedAMP, FedAvg, FedMix, Local, Mixture, PMMoE, PrunedFedMix
 from fedlib.algorithms.fedmix import MEMORY
 from fedlib.algorithms.local import SecondStage
-from fedlib.engine import broadcast_to, evaluate, evaluate_global, play_round, select
+from fedlib.engine import evaluate, evaluate_global, play_round, select
 from fedlib.engine.protocol import train_view
 from fedlib.engine.trained import module_of
 from fedlib.federation import OPTED_IN
@@ -80,7 +80,7 @@ def asked(algorithm, fed):
     context = algorithm.client_context(fed, state, ROWS[:1])
     yield {**start, **{"ctx:" + n: t for n, t in context.items()}}
     yield algorithm.broadcast(fed, state)
-    yield algorithm.client_end(broadcast_to(algorithm, fed, state, ROWS[:1]), start, ({}, {}))[1]
+    yield algorithm.client_end(cohort_of(algorithm, fed, state, ROWS[:1]), start, ({}, {}))[1]
     for table in (fed.train, fed.validation):
         held = table.flat
         yield {"x": table.x[held], "y": table.y[held], "sizes": torch.as_tensor(table.sizes)}

@@ -17,8 +17,8 @@ from small import ALONE, AVG, MIX, TASK, bits, interrupted, play, running, undis
 from benchmarks.robustness import child
 from fedlib import paths
 from fedlib.cli import main
-from fedlib.engine import select
-from fedlib.runs import DamagedWarning, RunDiverged, find, run, run_with_state, store
+from fedlib.engine import State, select
+from fedlib.runs import DamagedWarning, RunDiverged, find, provenance, run, run_with_state, store
 from fedlib.runs.atomic import load_tensors, save_tensors
 
 # What is told beside the warning that a test is about.
@@ -256,6 +256,14 @@ def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
     save_file(tensors, home / store.CHECKPOINT, metadata=said)
     assert store.RunFolder(AVG).restore().completed == AVG.rounds
     assert find(AVG).metrics.equals(result.metrics)
+
+
+def test_a_number_of_one_client_is_stored(tmp_path):
+    """APFL's mixing weight of a federation of one has the stride 0, and was no bytes to torch."""
+    one = torch.tensor(0.25).expand(1)
+    assert one.stride() == (0,) and provenance.digest(State({}, {"mix": one}))
+    save_tensors(tmp_path / "t", {"mix": one}, {})
+    assert load_tensors(tmp_path / "t")[0]["mix"].tolist() == [0.25]
 
 
 @pytest.mark.parametrize("said", ["", "a line that moves what follows"])

@@ -7,12 +7,26 @@ import pytest
 import torch
 from cases import GOLDEN, refused
 from conftest import LENET, make_federation
-from playing import FAST, SIZES, Linear, arrays, begun, close, equal, every, one_step, play, texts
+from playing import (
+    FAST,
+    SIZES,
+    Linear,
+    arrays,
+    begun,
+    close,
+    cohort_of,
+    equal,
+    every,
+    one_step,
+    plans_of,
+    play,
+    texts,
+)
 from small import AVG
 
 from fedlib import Augmentation, Cosine, Optimizer, Schedule, Step, adam, sgd, simulate, value
 from fedlib.algorithms import FedAvg, FedBABU, FedGen, FedGH
-from fedlib.engine import Prediction, Selection, broadcast_to, draw, play_round, select
+from fedlib.engine import Prediction, Selection, play_round, select
 from fedlib.engine.selection import cohort_size
 from fedlib.engine.train import batches
 from fedlib.engine.trained import module_of
@@ -311,11 +325,11 @@ def test_any_batched_function_augments_any_examples():
     fed = texts()
     fed.train.augment = Shuffled()
     algorithm = FedAvg(batch_size=None)
-    plan, rows = draw(algorithm, fed, np.array([1]), round=0, seed=0), torch.tensor([1])
-    cohort = broadcast_to(algorithm, fed, algorithm.init(fed, 0), rows)
-    (batch,) = batches(cohort, algorithm.phases()[0], plan[0])
+    (plan,) = plans_of(algorithm, fed, np.array([1]))
+    cohort = cohort_of(algorithm, fed, algorithm.init(fed, 0), torch.tensor([1]))
+    (batch,) = batches(cohort, algorithm.phases()[0], plan)
     fed.train.augment = None
-    plain = fed.train.inputs(fed.train.client(1)[plan[0].positions[0, 0]])
+    plain = fed.train.inputs(fed.train.client(1)[plan.positions[0, 0]])
     assert torch.equal(batch.x[0], plain.flip(1))
 
 

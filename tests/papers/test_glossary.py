@@ -16,7 +16,7 @@ PATTERNS = {
 }  # fmt: skip
 # Numbers of papers and of readings stay in code, and in the texts about it.
 CODES = [r"(?<![\d.,])00\d(?![\d.])\b", r"\bA\d\d\b"]
-OF_CODE = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "READINGS.md", "FLOWER.md")
+OF_CODE = ("README.md", "MANUAL.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "READINGS.md", "flower")
 TABLES = ("titles.csv", "theme.csv", "claims.csv", "findings.csv", "short.csv", "compared.csv")
 
 
@@ -32,6 +32,7 @@ def refused() -> list[str]:
 def prose() -> dict[str, str]:
     """All prose by where it stands, without code and quotations."""
     texts = {p.name: p.read_text() for p in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
+    texts["flower"] = (ROOT / "examples" / "flower" / "README.md").read_text()
     del texts["GLOSSARY.md"]
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         cells = json.loads(path.read_text())["cells"]

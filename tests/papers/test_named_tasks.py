@@ -166,10 +166,10 @@ def test_a_portion_is_a_share_of_every_class():
 
 
 @pytest.mark.parametrize("scale", ["quick", "standard"])
-def test_the_readmes_table_says_what_is_run(scale):
+def test_the_manuals_table_says_what_is_run(scale):
     asked = [run for section, d in settings_of(scale) for run in section.runs(scale, d)]
     runs = [stage for run in asked for stage in run.experiment.stages]
-    lines = (paths.ROOT / "README.md").read_text().splitlines()
+    lines = (paths.ROOT / "docs" / "MANUAL.md").read_text().splitlines()
     (row,) = (line.split("|") for line in lines if line.startswith(f"| `{scale}` |"))
     rounds = {stage.rounds for stage in runs if stage.rounds > 1}  # not those of later stages
     assert row[4].strip().startswith(f"{min(rounds)} to {max(rounds)}")

@@ -95,4 +95,4 @@ def test_every_sentence_can_be_filled_and_both_pages_have_what_results_say(monke
         assert "[[" not in findings.in_short(name).data
     readme = (paths.ROOT / "README.md").read_text()
     assert findings.written(readme) == readme
-    assert findings.page() == (paths.ROOT / "FINDINGS.md").read_text()
+    assert findings.page() == (paths.ROOT / "docs" / "FINDINGS.md").read_text()

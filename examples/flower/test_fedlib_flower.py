@@ -12,10 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import fedlib_flower as flower
 import numpy as np
 import pytest
 import torch
-from cases import refused
+from conftest import _own_folders, _own_names, places  # noqa: F401
+from flwr import app
+from flwr.supercore.task_identity import TaskIdentity as identity
 from playing import BATTERY, FAST, SKEWED
 
 import fedlib.algorithms
@@ -24,10 +27,6 @@ from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix, ifca
 from fedlib.runs import Experiment, initial_state, rounds
 from fedlib.runs.atomic import load_tensors
 from fedlib.values import from_code
-
-app = pytest.importorskip("flwr.app", reason="needs fedlib[flower]")
-flower = pytest.importorskip("fedlib.flower")
-identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
 
 # Five clients, of which one stays out.
 TASK = replace(SKEWED, partition=MajorityClasses(5, size=30, p=0.6), opt_out=OptOut(clients=0.2))
@@ -71,7 +70,7 @@ def check(e, keeps):
     for row in rows:
         own, name = {n: t[[row]] for n, t in state.local.items()}, f"client-{row}"
         assert bits(load_tensors(keeps(name) / f"{name}.safetensors")[0]) == bits(own)
-    sent = json.loads((keeps("server") / flower.LEDGER).read_text())
+    sent = json.loads((keeps("server") / flower.LEDGER).read_text("utf-8"))
     assert [s["clients"] for s in sent] == [r.rows.tolist() for r in reports]
     assert [s["ledger"] for s in sent] == [
         [r.download.tolist(), r.upload.tolist()] for r in reports
@@ -139,19 +138,20 @@ def test_apps_have_the_bits_of_the_simulation(name):
     assert {what for row, what in loop.seen if row == out} == {"query.join"}
 
 
-EXAMPLE = paths.ROOT / "examples" / "flower"
+EXAMPLE = Path(__file__).parent
 
 
 def test_the_example_is_played_as_it_stands():
-    told = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    told = tomllib.loads((EXAMPLE / "pyproject.toml").read_text("utf-8"))["tool"]["flwr"]["app"]
     e = from_code(told["config"]["experiment"])
-    assert told["components"] == {f"{side}app": f"fedlib.flower:{side}" for side in SIDES}
+    assert told["components"] == {f"{side}app": f"fedlib_flower:{side}" for side in SIDES}
     home = Loop(e, [*range(told["config"]["clients"])]).play()
     assert len(check(e, lambda name: home)) == e.rounds
 
 
-def test_a_machine_can_have_examples_that_nobody_else_has(places):
-    text = (paths.ROOT / "docs" / "FLOWER.md").read_text()
+@pytest.mark.usefixtures("places")
+def test_a_machine_can_have_examples_that_nobody_else_has():
+    text = (EXAMPLE / "README.md").read_text("utf-8")
     (code,) = (t.split("```")[0] for t in text.split("```python\n") if t.startswith("from"))
     page = {}
     exec(code, page)
@@ -162,7 +162,7 @@ def test_a_machine_can_have_examples_that_nobody_else_has(places):
     out = opted_out()
     loop = Loop(e, [out, *[n for n in range(5) if n != out][:2]], page["client"])
     home = loop.play()
-    (sent,) = json.loads((home / flower.LEDGER).read_text())
+    (sent,) = json.loads((home / flower.LEDGER).read_text("utf-8"))
     assert out not in sent["clients"] and len(sent["clients"]) == 2, "OptOut holds here, too"
     assert sent["wire"] == sent["ledger"] and sent["refused"] == {}
     assert (out, "train") not in loop.seen and (out, "query.shares") not in loop.seen
@@ -189,7 +189,16 @@ def test_arrays_come_back_as_they_went():
 ONE = experiment(FedAvg(**FAST))
 
 
-@refused("travel")
+NO_WIRE = {
+    "replace(ONE, algorithm=fedlib.algorithms.Local())": "nothing travels",
+    "replace(ONE, algorithm=fedlib.algorithms.Local(), after=ONE)": "nothing travels",
+    "replace(ONE, algorithm=IFCA(stop=ifca.ClusterStop()))": "would stop a cluster",
+    "replace(ONE, algorithm=IFCA(least_share=0.1))": "the examples are at the clients",
+    "replace(ONE, algorithm=fedlib.SecureSum(of=FedAvg(**FAST)))": "its messages would be open",
+}
+
+
+@pytest.mark.parametrize(("code", "message"), NO_WIRE.items())
 def test_what_cannot_travel_is_refused(code, message):
     with pytest.raises((ValueError, RuntimeError), match=message):
         Loop(eval(code), [0, 1, 2, 3, 4]).play()
@@ -263,7 +272,23 @@ def lying(message=None, dtype=None, **told):
 EVERYBODY = replace(ONE, task=replace(TASK, opt_out=None), rounds=2, cohort=5)
 
 
-@refused("lies")
+LIES = {  # of a node, and what a server logs of it
+    'lying(lambda m: {n: t * float("nan") for n, t in m.items()})': "is not finite",
+    "lying(lambda m: {n: t.expand(5, *t.shape[1:]) for n, t in m.items()})": "not f",
+    "lying(lambda m: {n: t[:0] for n, t in m.items()})": "train: ",
+    "lying(lambda m: dict([*m.items()][1:]))": "leaves .*, not",
+    'lying(lambda m: {**m, "evil": torch.ones(1, 3)})': "leaves .*evil.*, not",
+    "lying(lambda m: {n: t.double() for n, t in m.items()})": "is float64",
+    'lying(dtype="load")': "of the unknown kind 'load'",
+    "lying(examples=-100)": "examples must be whole.*-100",
+    'lying(examples="many")': "examples must be whole.*'many'",
+    "lying(client=-7)": "client must be whole.*-7",
+    "lying(classes=11)": "examples of .*11.*, where others have",
+    "lying(shape=[16, 0, 1])": "no form of examples",
+}
+
+
+@pytest.mark.parametrize(("code", "message"), LIES.items())
 @pytest.mark.parametrize("liar", [0, 3])
 def test_who_lies_is_named_and_the_others_go_on(code, message, liar, capsys):
     """They end where a federation without the liar does, but for the order of sums."""
@@ -277,7 +302,7 @@ def test_who_lies_is_named_and_the_others_go_on(code, message, liar, capsys):
 
 def test_two_nodes_of_one_number_are_left_out_and_named(capsys):
     home = Loop(EVERYBODY, [*range(5)], lie=lying(client=0), liar=1).play()
-    sent = json.loads((home / flower.LEDGER).read_text())
+    sent = json.loads((home / flower.LEDGER).read_text("utf-8"))
     assert all(sorted(s["clients"]) == [2, 3, 4] for s in sent)
     said = capsys.readouterr().out
     assert "node 100 is left out: another node is client 0" in said and "node 101 is left" in said
@@ -289,7 +314,9 @@ def test_a_choice_of_what_there_is_not_is_left_out(choice):
     change = lying(
         lambda m: {n: t if t.is_floating_point() else t * 0 + choice for n, t in m.items()}
     )
-    sent = json.loads((Loop(e, [*range(5)], lie=change, liar=2).play() / flower.LEDGER).read_text())
+    sent = json.loads(
+        (Loop(e, [*range(5)], lie=change, liar=2).play() / flower.LEDGER).read_text("utf-8")
+    )
     assert all(2 not in s["clients"] and [*s["refused"]] == ["102"] for s in sent)
 
 
@@ -343,7 +370,7 @@ class Machines:
         self.link, *self.ports = free_ports(1 + TASK.partition.clients)
         (home / "flwr").mkdir()
         address = f'address = "127.0.0.1:{self.link}"\ninsecure = true\n'
-        (home / "flwr" / "config.toml").write_text(f"[superlink.here]\n{address}")
+        (home / "flwr" / "config.toml").write_text(f"[superlink.here]\n{address}", "utf-8")
 
     def environment(self, name):
         own = {"FLWR_HOME": str(self.home / "flwr"), "FEDLIB_RUNS": str(self.home / name)}
@@ -351,10 +378,10 @@ class Machines:
         return {**os.environ, **QUIET, **here, **own}
 
     def log(self, name):
-        return (self.home / f"{name}.log").read_text()
+        return (self.home / f"{name}.log").read_text("utf-8")
 
     def start(self, name, *words):
-        with (self.home / f"{name}.log").open("w") as log:
+        with (self.home / f"{name}.log").open("w", encoding="utf-8") as log:
             how = {"stdout": log, "stderr": log, "env": self.environment(name)}
             self.started.append(subprocess.Popen([*words], **how))
 
@@ -371,9 +398,11 @@ class Machines:
     def run(self, e, name):
         config = {"experiment": repr(e), "clients": len(self.ports)}
         file = self.home / f"{name}.toml"
-        file.write_text("\n".join(f"{n} = {json.dumps(v)}" for n, v in config.items()))
+        file.write_text("\n".join(f"{n} = {json.dumps(v)}" for n, v in config.items()), "utf-8")
         words = "flwr", "run", str(EXAMPLE), "here", "--run-config", str(file)
-        done = subprocess.run(words, env=self.environment("server"), capture_output=True, text=True)
+        done = subprocess.run(
+            words, env=self.environment("server"), capture_output=True, encoding="utf-8"
+        )
         assert "Successfully started run" in done.stdout, done.stdout + done.stderr
 
     def end(self):
