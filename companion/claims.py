@@ -16,7 +16,9 @@ amplifies the last bit of a float, so that a processor with other instructions t
 of the same quality, and a close call may be told otherwise. A clear verdict must not be.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan, nan
 from pathlib import Path
@@ -118,8 +120,9 @@ def judge(
     ``b`` is a bound, or numbers by seed: then paired differences are judged. "~" is equivalence: it
     holds if both ends of the interval lie within a percentage point (two one-sided tests).
     ``about`` are fields of the claim (kind, quote, exploratory), ``limits`` of the number's range
-    if they are others than its values say, ``floor`` by seed, ``looks``, by the number of seeds how
-    often they were looked at, and ``here``, False where the statement is about another scale.
+    if they are others than its values say, ``floor`` by seed, ``looks``, how often runs were looked
+    at by the number of seeds from which on that is so (`after_looks`), and ``here``, False where
+    the statement is about another scale.
     A seed of which a number is not finite counts as one that was not run. With the rule ``OFTEN`` a
     run is so or not, 1 or 0, and ``b`` is the share of the runs to exceed.
     """
@@ -129,6 +132,30 @@ def judge(
     if isinstance(b, Mapping):
         return _compare(text, place, a, b, least=least, most=most, **about)
     return _judge(text, place, a, least=b + least, most=b + most, **about)
+
+
+_LOOKS: ContextVar[Mapping[int, int]] = ContextVar("looks")
+
+
+@contextmanager
+def after_looks(looks: Mapping[int, int]) -> Iterator[None]:
+    """Judge as after so many looks: what is judged within says nothing of its ``looks`` itself.
+
+    Args:
+        looks: how often runs were looked at, by the number of seeds from which on that is so.
+            {4: 2} are runs that were looked at with three seeds, and of which there are more since.
+    """
+    token = _LOOKS.set(looks)
+    try:
+        yield
+    finally:
+        _LOOKS.reset(token)
+
+
+def _looked(looks: Mapping[int, int] | None, seeds: int) -> int:
+    """Return how often runs of so many seeds were looked at."""
+    known = _LOOKS.get({}) if looks is None else looks
+    return max([1, *(times for least, times in known.items() if least <= seeds)])
 
 
 def ordered(
@@ -158,6 +185,7 @@ def ordered(
         return inference.concordance(means, [theirs[m] for m in names], groups)
 
     (all_of_them, p), each = concordance(seeds), [concordance([s])[0] for s in seeds]
+    p = min(p * _looked(None, len(seeds)), 1.0)
     if isnan(all_of_them):
         return Claim(text, place, NO_ORDER, UNTESTED, len(seeds), **about)
     judged = _judge(text, place, each, least=ORDERED, limits=(-1.0, 1.0), **about)
@@ -180,7 +208,7 @@ def _often(text: str, place: str, runs: Any, share: Any, **about: Any) -> Claim:
     judged = _judge(text, place, values, least=share, **about)
     if judged.verdict not in TESTED:
         return judged
-    low, high, p = inference.binomial(values, share)
+    low, high, p = inference.binomial(values, share, _looked(about.get("looks"), len(values)))
     verdict = HOLDS if share < low else FAILS if high < share else OPEN
     clear = min(abs(low - share), abs(high - share)) > (high - low) / 2
     measured = _in_words(judged.effect, low, high, share, inf, "")
@@ -288,7 +316,7 @@ def _judge(
     runs = runs or (known if isinstance(numbers, Mapping) else None)
     if not (values := [*known.values()]):
         return Claim(text, place, MISSING, UNTESTED, 0, **about)
-    bounds, looked = [b for b in (least, most) if isfinite(b)], (looks or {}).get(len(values), 1)
+    bounds, looked = [b for b in (least, most) if isfinite(b)], _looked(looks, len(values))
     ends = _seen(values, bounds) if isinstance(limits, str) else limits
     mean, low, high = interval(values, limits=ends, looks=looked)
     scale, by_seed = 100 if unit else 1, " ".join(f"{v:.9g}" for v in values)

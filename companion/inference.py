@@ -36,17 +36,17 @@ def p_value(values: Numbers, bound: float, limits: Limits) -> float:
     return float(2 * stats.t.sf(abs(steps), len(values) - 1))
 
 
-def binomial(values: Numbers, share: float) -> tuple[float, float, float]:
+def binomial(values: Numbers, share: float, looks: int = 1) -> tuple[float, float, float]:
     """Return the exact 95% interval of how often runs are so, and the two-sided p of ``share``.
 
     Each of the ``values`` is 1 or 0. Clopper and Pearson's (1934): runs that are all the same leave
     a doubt here, as few of them come so by chance, and p < 0.05 where the interval leaves the share
-    out.
+    out. Each of several ``looks`` has its part of the 5%.
     """
     count, n = round(sum(values)), len(values)
-    interval = stats.binomtest(count, n).proportion_ci(LEVEL, "exact")
+    interval = stats.binomtest(count, n).proportion_ci(1 - (1 - LEVEL) / looks, "exact")
     tails = stats.binom.cdf(count, n, share), stats.binom.sf(count - 1, n, share)
-    return float(interval.low), float(interval.high), min(2 * float(min(tails)), 1.0)
+    return float(interval.low), float(interval.high), min(2 * looks * float(min(tails)), 1.0)
 
 
 def detectable(values: Numbers) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from companion.claims import Claim
+from companion.claims import Claim, after_looks
 from companion.diverged import DIVERGED, lost
 from companion.frames import frame_of, together
 from companion.inference import LEAST_SEEDS
@@ -72,9 +72,11 @@ class Panel:
         """Return the claims that ``judge`` makes of the frame: none rests on an untrained run.
 
         ``more`` is handed to it after the frame. They tell at which numbers no run is stored yet,
-        and are ours where the paper speaks of another data set; digits stand for all.
+        and are ours where the paper speaks of another data set; digits stand for all. Their
+        intervals are those of as many looks as the setting says.
         """
-        every = sound(lambda frame: judge(frame, *more), self.frame, self.untrained)
+        with after_looks(dict(self.setting.looks)):
+            every = sound(lambda frame: judge(frame, *more), self.frame, self.untrained)
         every = [one.on(self.dataset) for one in every] if self.scale != "quick" else every
         if not self.left:
             return every

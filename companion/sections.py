@@ -22,7 +22,8 @@ class Setting:
     """One data set at one scale: its task, and how long and with how many seeds it is run.
 
     ``local_epochs`` are the clients'. ``costly`` methods have as many seeds as it says, and not
-    ``seeds``; with 0 they are left out unless their seeds are asked for.
+    ``seeds``; with 0 they are left out unless their seeds are asked for. ``looks`` are how often
+    claims were judged as seeds became more, by the number of seeds from which on that is so.
     """
 
     task: Task
@@ -33,6 +34,7 @@ class Setting:
     evaluate_every: int = 20
     local_epochs: int = 1
     costly: tuple[tuple[str, int], ...] = ()
+    looks: tuple[tuple[int, int], ...] = ()
 
     @property
     def clients(self) -> int:

@@ -103,6 +103,7 @@ CLAIMS: dict[str, Callable[[Panel], Sequence[Claim]]] = {
     "fourteen": _fourteen,
     "private_parts": lambda p: pm_moe.mixture_claims(p.frame, p.diverged),
     "gates": _gates,
+    "revealed_parts": lambda p: pm_moe.revealed_claims(p.frame),
     "every_method": lambda p: comparison.leaderboard_claims(
         comparison.standings(p.frame), p.diverged
     ),

@@ -88,7 +88,7 @@ def rotated_cifar10(scale: str, orientations: int = 2) -> Task:
 TASKS = {**common.tasks("adaptive"), "003/rotated_cifar10": rotated_cifar10}
 
 BEST, MOE, ALL_EQUAL = "IFCA", "MoE", "Ensemble"
-EAGER = "MoE, faster gate"
+EAGER, JOINT = "MoE, faster gate", "MoE, experts trained"
 # What each part of the released protocol changes (A29).
 BY_TRAINING = "IFCA, by training loss"
 PEEKING, BEST_PEEKING = "MoE, chosen on tests", "IFCA, chosen on tests"
@@ -119,10 +119,10 @@ def alone(setting: Adaptive) -> Experiment:
 def mixed(
     setting: Adaptive, first: Experiment, gate: Optimizer | None = None, **options: Any
 ) -> Experiment:
-    """Return a mixture over the clusters of ``first`` and the local experts."""
+    """Return a mixture over the clusters of ``first`` and the local experts, which stand still."""
     home = setting.home(gate or setting.gate)
-    mixture = Mixture(**home, expert=setting.own, gate=setting.chooser, frozen=True, **options)
-    return _at_home(setting, mixture, after=first, beside=alone(setting))
+    fields = {**home, "expert": setting.own, "gate": setting.chooser, "frozen": True, **options}
+    return _at_home(setting, Mixture(**fields), after=first, beside=alone(setting))
 
 
 def ways(setting: Adaptive, clusters: int, eps: float) -> dict[str, Experiment]:
@@ -164,6 +164,40 @@ def _by_fraction(setting: Adaptive, dataset: str) -> list[Run]:
     least = replace(setting, js=(max(setting.js),), eps=(0.0, max(setting.eps)))
     here = {p: setting if p in (setting.whole or setting.ps) else least for p in setting.ps}
     return [run for p, some in here.items() for run in _compared(some.at(p), dataset, p=p)]
+
+
+def _by_clusters(setting: Adaptive, dataset: str) -> list[Run]:
+    """Return every way at every number of clusters (Fig. 4), at one majority fraction."""
+    return _compared(setting.at(setting.some_p), dataset, p=setting.some_p)
+
+
+def _joint(setting: Adaptive, dataset: str) -> list[Run]:
+    """Return the mixture whose experts are trained with the gate, all of them, as released (A28).
+
+    Next to it the best cluster, and the mixture whose experts stand still.
+    """
+    runs: list[Run] = []
+    for p in setting.ps:
+        here, most = setting.at(p), max(setting.js)
+        runs += placed({common.LOCAL: alone(here), common.MAJORITY: common.floor(here.task)}, p=p)
+        for eps in setting.eps:
+            first = clustered(here, most, eps)
+            trained = mixed(here, first, frozen=False, train_global=True)
+            made = {BEST: first, MOE: mixed(here, first), JOINT: trained}
+            runs += placed(made, p=p, J=most, eps=eps)
+    return runs
+
+
+def _ensembles(setting: Adaptive, dataset: str) -> list[Run]:
+    """Return what needs no gate: the best cluster, and all experts alike."""
+    runs: list[Run] = []
+    for p in setting.ps:
+        here, most = setting.at(p), max(setting.js)
+        runs += placed({common.LOCAL: alone(here), common.MAJORITY: common.floor(here.task)}, p=p)
+        for eps in setting.eps:
+            made = ways(here, most, eps)
+            runs += placed({m: made[m] for m in (BEST, ALL_EQUAL)}, p=p, J=most, eps=eps)
+    return runs
 
 
 def _participation(setting: Adaptive, dataset: str) -> list[Run]:
@@ -239,6 +273,9 @@ def _options(setting: Adaptive, dataset: str) -> list[Run]:
 
 section = common.sections("adaptive", Adaptive, TASKS)
 ADAPTIVE = section("adaptive", _by_fraction)
+ADAPTIVE_CLUSTERS = section("adaptive_clusters", _by_clusters)
+ADAPTIVE_JOINT = section("adaptive_joint", _joint)
+ADAPTIVE_OWN_NETWORK = section("adaptive_own_network", _ensembles, common.BOTH[1:])
 ADAPTIVE_PARTICIPATION = section("adaptive_participation", _participation)
 ADAPTIVE_ROTATED = section("adaptive_rotated", _by_orientation)
 ADAPTIVE_WRITERS = section("adaptive_writers", _compared)

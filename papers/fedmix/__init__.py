@@ -19,7 +19,7 @@ ETA = 0.9
 BY_LABEL, BY_ANGLE = "FedMix, q(z|y)", "FedMix, q(z|rotation)"
 TURNED, TURNED_AND_SKEWED = "rotated_mnist", "rotated_skewed_mnist"
 KS = (3, 4, 5)
-SLOWER = "K = 4, half the rate"
+SLOWER, LARGE = "K = 4, half the rate", "K = 4, 32 channels and 512 units"
 SHARED, BETWEEN = "shared by all clients", "between permutations"  # what makes q(z|s) uneven
 # App. F: p(s|x), and who join when a federation has been trained.
 DENSITIES = "FedMix, p(s|x)"

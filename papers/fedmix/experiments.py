@@ -12,7 +12,7 @@ from typing import Any
 from companion.sections import Run, Setting, federated, placed
 from fedlib import algorithms, data
 from fedlib.engine import EarlyStop, State, play_round
-from fedlib.models import ResNet, widened
+from fedlib.models import LeNet, ResNet, widened
 from fedlib.optim import Optimizer, adam, sgd
 from fedlib.partition import IID, ClientSubset, MatchedHoldout
 from fedlib.privacy import NoisyFedMix
@@ -146,6 +146,11 @@ def _communication(setting: Mixtures, dataset: str) -> list[Run]:
     return placed({method: of(method) for method in FIG_4[dataset]})
 
 
+def _long(setting: Mixtures, dataset: str) -> list[Run]:
+    """Return the methods of Fig. 1, 3, 4, 13 and 14, and FedAvg that sends as much as FedMix."""
+    return [*_of(*_LONG)(setting, dataset), Run(names.WIDE[4], wider(setting, 4))]
+
+
 @cache
 def wider(setting: Mixtures, times: int) -> Experiment:
     """Return FedAvg with a LeNet of ``times`` as many parameters."""
@@ -167,13 +172,26 @@ def _permuted(setting: Mixtures, dataset: str) -> list[Run]:
     With as many experts also at half the server's rate in twice the rounds, so that permutations
     have time to part before an expert falls behind.
     """
-
-    def found(here: Mixtures, k: int, **more: int) -> Experiment:
-        return federated(here, algorithms.ClusteredFedMix(**fedmix(here, experts=k)), **more)
-
     slow = replace(setting, server_rate=setting.server_rate / 2, phi_rate=setting.phi_rate / 2)
-    slower = {names.SLOWER: found(slow, 4, rounds=2 * setting.rounds)}
-    return placed({**{names.with_k(k): found(setting, k) for k in names.KS}, **slower})
+    slower = {names.SLOWER: _clustered(slow, 4, rounds=2 * setting.rounds)}
+    return placed({**{names.with_k(k): _clustered(setting, k) for k in names.KS}, **slower})
+
+
+def _permuted_as_printed(setting: Mixtures, dataset: str) -> list[Run]:
+    """Return these numbers of experts with the classic LeNet-5, and four with the network of A01.
+
+    Data and rates are the paper's, which calls its network "LeNet-5" and says no more of it.
+    """
+    classic = replace(setting, task=replace(setting.task, model=LeNet()))
+    runs = {names.with_k(k): _clustered(classic, k) for k in names.KS}
+    return placed({**runs, names.LARGE: _clustered(setting, 4)})
+
+
+def _clustered(setting: Mixtures, experts: int, **more: int) -> Experiment:
+    """Return the federation that finds as many clusters of clients as it has experts."""
+    return federated(
+        setting, algorithms.ClusteredFedMix(**fedmix(setting, experts=experts)), **more
+    )
 
 
 def _new_clients(setting: Mixtures, dataset: str) -> list[Run]:
@@ -255,8 +273,10 @@ LABEL_SKEW = section("label_skew", _label_skew)
 COMMUNICATION = section("communication", _communication)
 ABLATION = section("ablation", _ablation)
 # Fig. 1, 3, 4, 13 and 14 at the paper's time scale: as many rounds, at the paper's rates.
-LONG = section("long", _of(*_LONG))
+LONG = section("long", _long)
 ROTATED = section("rotated", _of(*FIG_5))
+ROTATED_LONG = section("rotated_long", _of(*FIG_5))
 PERMUTED = section("permuted", _permuted)
+PERMUTED_AS_PRINTED = section("permuted_as_printed", _permuted_as_printed, BOTH[1:])
 NEW_CLIENTS = section("new_clients", _new_clients, BOTH)
 PRIVACY = section("privacy", _privacy)

@@ -30,6 +30,9 @@ PRINTED = {
 _WRITTEN = {"FedGEN": "FedGen", "+PM-MOE": WITH_MOE, "+MOE": WITH_MOE, "+MOE+Denoising": DENOISED}
 RUN = ["method", "seed", "S", STAGE]
 BEST = "PM-MOE"  # as 004 calls the best of nine
+# What tells which labels clients hold: their private parts, or guesses that know no client.
+READ, ASKED = "the numbers of a private part", "what a private part answers"
+CONSTANT = ("all labels", "the labels of most clients")
 SIDES = family(NINE[0]), family(TRADITIONAL[0])  # what headings compare
 NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
 # What a gate is made of: the choice of 004 first, then the others that Fig. 5 compares.
@@ -89,6 +92,38 @@ def best_of_nine(table: pd.DataFrame, diverged: Collection[str] = ()) -> pd.Data
     mixed = mixed[mixed["method"].isin(whole(NINE, mixed, diverged))]
     best = mixed.groupby(["S", "seed"], as_index=False)["value"].max()
     return best.assign(method=BEST, stage="")
+
+
+def label_sets(scores: np.ndarray) -> np.ndarray:
+    """Return which labels clients are taken to hold, bool as ``scores`` ``[clients, classes]``.
+
+    Those whose score is above the mean of the client's scores: of heads that is 0, as what some
+    rows rise by others fall by (`fedlib.privacy.parts`).
+    """
+    return np.asarray(scores > scores.mean(1, keepdims=True))
+
+
+def revealed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return how often it is told right whether a client holds a label, over clients and labels.
+
+    ``frame`` has runs of `fedlib.privacy.PartsAudit`. Columns method, seed, S, source, value. The
+    sources are what private parts say (`READ`, `ASKED`), and constant guesses (`CONSTANT`): all
+    labels of every client, and those that more than half of the clients hold.
+    """
+    rows = []
+    for run, logged in frame.groupby(["method", "seed", "S"], sort=False):
+        ends = {m: frames.last(logged, m) for m in ("held_labels", "labels_from_parts")}
+        wide = {
+            m: of.assign(item=of["item"].astype(int)).pivot_table("value", "item", "expert")
+            for m, of in ends.items()
+        }
+        held, scores = (table.to_numpy() for table in wide.values())
+        guesses = {CONSTANT[0]: np.ones_like(held), CONSTANT[1]: (held > 0).mean(0) > 0.5}
+        guesses |= {READ: label_sets(scores)} if scores.size else {}
+        right = {source: ((guess > 0) == (held > 0)).mean() for source, guess in guesses.items()}
+        right[ASKED] = frames.last(logged, "asked_labels")["value"].mean()
+        rows += [(*run, source, float(value)) for source, value in right.items()]
+    return pd.DataFrame(rows, columns=["method", "seed", "S", "source", "value"])
 
 
 def by_size(frame: pd.DataFrame, method: str) -> pd.DataFrame:

@@ -78,6 +78,19 @@ def mixture_claims(frame: pd.DataFrame, diverged: Collection[str] = ()) -> list[
     return claims + floor_claims(analysis.second_stages(table), "S")
 
 
+def revealed_claims(frame: pd.DataFrame) -> list[Claim]:
+    """Test A.4: private parts tell no more of a client's labels than the best constant guess."""
+    table = analysis.revealed(frame)
+    rows = []
+    for method, told in table.groupby("method", sort=False):
+        at = {source: frames.by_seed(of) for source, of in told.groupby("source")}
+        one, other = (at[guess] for guess in analysis.CONSTANT)
+        best = {seed: max(one[seed], other[seed]) for seed in one}
+        for source in (s for s in (analysis.READ, analysis.ASKED) if s in at):
+            rows.append(("hidden", at[source], "<=", best, {"method": method, "source": source}))
+    return judged("004", rows)
+
+
 def _sides(gained: pd.DataFrame) -> tuple[dict[int, float], str, dict[int, float]]:
     """Return what methods have after a stage, that it should be more, and what they had before."""
     return frames.by_seed(gained, "after"), ">", frames.by_seed(gained, "before")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, replace
+from itertools import product
 from typing import Any, Self
 
 import torch
@@ -13,10 +14,14 @@ from fedlib.federation import Federation
 from fedlib.models import Params
 from fedlib.models.families import ACTIVATIONS, INITS, GateNet
 from fedlib.optim import sgd
+from fedlib.privacy import PartsAudit
 from fedlib.runs import Experiment, rounds, run_with_state
 from fedlib.values import NonNegativeFloat, value
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
 from papers.scaled import MAJORITY, ONCE, floor, sections, tasks
+
+# Whose private parts are read for labels: heads, a vector, and bases.
+REVEALING = ("FedPer", "FedRep", "FedRoD", "FedCP", "DBE", "LG-FedAvg")
 
 
 @value
@@ -31,7 +36,8 @@ class PrivateParts(Setting):
     fine-tuning. A gate is trained for ``gated`` epochs at ``gate_rate``, over the M / 2 largest
     weights, or where a part of every class is shared over all M, as 004 finds best; ``gamma``
     of the experts is left out as noise. ``ratios`` (S / 100) of every class are shared equally.
-    ``phi_rate`` and ``experts`` are FedMix's. What a gate is made of is
+    ``phi_rate`` and ``experts`` are FedMix's; ``select`` is which state of a federation is kept.
+    What a gate is made of is
     studied on the methods ``studied``, one choice at a time: ``tops``, ``gate_rates``,
     ``gate_epochs``, ``gammas`` and ``temperatures``. What has no default here differs by scale.
     """
@@ -45,6 +51,7 @@ class PrivateParts(Setting):
     gate_rates: tuple[float, ...] = (0.05, 0.1, 0.5)
     gammas: tuple[float, ...] = (0.2, 0.5, 0.8)
     temperatures: tuple[float, ...] = (1.0, 0.1, 0.01, 0.001)
+    select: str = "last"
     _: KW_ONLY
     rate: float
     phi_rate: float
@@ -110,7 +117,7 @@ def at_home(setting: PrivateParts, epochs: int, after: Experiment | None = None)
 
 def first_stages(setting: PrivateParts) -> dict[str, Experiment]:
     """Return the federations, FedBABU's with the fine-tuning that is part of it; and the floor."""
-    runs = {m: federated(setting, a, cohort=1.0) for m, a in fourteen(setting).items()}
+    runs = {m: _federation(setting, a) for m, a in fourteen(setting).items()}
     runs[UNTUNED] = runs["FedBABU"]
     runs["FedBABU"] = at_home(setting, setting.tuned, runs[UNTUNED])
     runs[MAJORITY] = floor(setting.task)
@@ -134,7 +141,12 @@ def mixed(setting: PrivateParts, method: str, own_base: bool = True, **options: 
 
 def synchronous(setting: PrivateParts) -> Experiment:
     """Return Fed-Syn-MoE, a mixture that is trained from the start (Table 4)."""
-    return federated(setting, algorithms.FedSynMoE(**local_round(setting)), cohort=1.0)
+    return _federation(setting, algorithms.FedSynMoE(**local_round(setting)))
+
+
+def _federation(setting: PrivateParts, algorithm: FedAvg) -> Experiment:
+    """Return the federation of all clients."""
+    return federated(setting, algorithm, cohort=1.0, keep=setting.select)
 
 
 def bases(own: Experiment, central: FedAvg) -> tuple[Federation, int, dict[str, Params]]:
@@ -185,6 +197,25 @@ def _mixtures(setting: PrivateParts) -> list[Run]:
     return runs + placed({SYNCHRONOUS: synchronous(setting), MAJORITY: alone[MAJORITY]})
 
 
+def _revealed(setting: PrivateParts) -> list[Run]:
+    """Return what the private parts of some methods tell of their clients' labels (A.4)."""
+    of: dict[str, Any] = fourteen(setting)
+    alone = first_stages(setting)
+    return placed({m: stage(setting, PartsAudit(of=of[m]), after=alone[m]) for m in REVEALING})
+
+
+def _renormalised(setting: PrivateParts) -> list[Run]:
+    """Return mixtures of few experts whose weights sum to less than 1, and to 1 (A32)."""
+    runs = [Run(MAJORITY, floor(setting.task))]
+    for method in setting.studied:
+        runs.append(Run(method, first_stages(setting)[method]))
+        for k, even in product(setting.tops, (False, True)):
+            made = mixed(setting, method, top=k, renormalised=even)
+            weights = "renormalised" if even else "as they are"
+            runs.append(Run(method, made, {STAGE: WITH_MOE, "k": k, "weights": weights}))
+    return runs
+
+
 def _study(setting: PrivateParts) -> list[Run]:
     """Return what a gate is made of, one choice at a time (Fig. 5 to 8), and the floor.
 
@@ -227,3 +258,8 @@ section = sections("pm_moe", PrivateParts, TASKS)
 FOURTEEN = section("fourteen", _each_ratio(lambda setting: placed(first_stages(setting))))
 PRIVATE_PARTS = section("private_parts", _each_ratio(_mixtures))
 GATES = section("gates", _each_ratio(_study))
+GATES_RENORMALISED = section("gates_renormalised", _each_ratio(_renormalised))
+# With federations whose state is chosen on validation examples, or that are five times as long.
+PRIVATE_PARTS_CHOSEN = section("private_parts_chosen", _each_ratio(_mixtures))
+PRIVATE_PARTS_LONG = section("private_parts_long", _each_ratio(_mixtures))
+REVEALED = section("revealed_parts", _each_ratio(_revealed))

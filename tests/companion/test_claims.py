@@ -17,8 +17,9 @@ from scipy import stats
 
 from companion import claims, inference
 from companion.claims import ELSEWHERE, FAILS, HOLDS, OPEN, UNTESTED
+from companion.sections import SCALES
 from fedlib import paths
-from papers.fedmix.claims import LOOKS
+from papers.registry import SECTIONS
 
 SAID = "x", "Fig. 0"
 
@@ -205,7 +206,9 @@ def test_differences_are_judged_as_by_hand(values, data):
 
 def test_every_stored_claim_is_what_its_numbers_by_seed_say():
     """Interval and verdict of what notebooks have stored, from the numbers stored beside them."""
-    checked = 0
+    checked, every = 0, itertools.product(SECTIONS.values(), SCALES)
+    settings = (setting for section, scale in every for setting in section.settings(scale).values())
+    known = {look for setting in settings for look in setting.looks}
     for file in (paths.ROOT / "figures").glob("standard/*_claims.csv"):
         table = pd.read_csv(file, keep_default_na=False)
         for row in table.to_dict("records") if "values" in table else ():
@@ -217,7 +220,7 @@ def test_every_stored_claim_is_what_its_numbers_by_seed_say():
             # A difference of two sides that are no shares has no range: the table does not say so.
             ranges = [(-1, 1)] if max(map(abs, values)) < 1 else []  # of a correlation, too
             ranges += [] if row["unit"] else [inference_limits(values, least, most), None]
-            looks = {1, LOOKS.get(len(values), 1)} if file.name.startswith("08") else {1}
+            looks = {1} | {times for least, times in known if least <= len(values)}
             found = [naive(values, least, most, *of) for of in itertools.product(ranges, looks)]
             if "share of seeds" in row["claim"]:  # an exact interval, which has a test of its own
                 continue
@@ -290,11 +293,23 @@ def test_what_is_so_or_not_in_few_runs_is_no_certainty(count, n, verdict):
 
 def test_more_seeds_after_a_look_widen_the_interval_that_decides():
     values = [0.010, 0.014, 0.018, 0.001, 0.022]
-    once, twice = (claims.judge(*SAID, values, 0.0, looks=of) for of in ({}, {5: 2, 7: 3}))
+    once, twice = (claims.judge(*SAID, values, 0.0, looks=of) for of in ({}, {4: 2, 7: 3}))
     assert twice.p == pytest.approx(2 * once.p) and twice.effect == once.effect
     edge = stats.t.ppf(1 - 0.05 / 4, 4) * stats.sem(values)
     ends = once.effect - edge, once.effect + edge
     assert (twice.low, twice.high) == pytest.approx(ends, abs=1e-5)
+
+
+def test_what_is_judged_after_looks_has_those_that_its_seeds_had():
+    """With three seeds or none in a list there is one look; shares of runs are judged so, too."""
+    values, often = [0.010, 0.014, 0.018, 0.001, 0.022], [1.0] * 8
+    with claims.after_looks({4: 2, 9: 3}):
+        few, twice = (claims.judge(*SAID, values[:n], 0.0) for n in (3, 5))
+        told = claims.judge(*SAID, values, 0.0, looks={})
+        coins = claims.judge(*SAID, dict(enumerate(often)), 0.5, claims.OFTEN)
+    once, plain = (claims.judge(*SAID, values[:n], 0.0) for n in (5, 3))
+    assert (few, told) == (plain, once) and twice.p == pytest.approx(2 * once.p)
+    assert coins.p == pytest.approx(4 / 2**8) and coins.low == pytest.approx(0.0125 ** (1 / 8))
 
 
 def test_the_bound_controls_false_discoveries_among_the_stored_claims():

@@ -14,9 +14,10 @@ from fedlib import algorithms as alg
 from fedlib.algorithms.mixture import GATE
 from fedlib.algorithms.pmmoe import KEPT, POOL
 from fedlib.engine import State, evaluate, play_round
-from fedlib.models import Net, select_prefix
+from fedlib.models import MLP, Net, select_prefix
 from fedlib.models.families import GateNet
 from fedlib.optim import sgd
+from fedlib.privacy import PartsAudit
 
 FIRM = 1e4  # a gate's bias that leaves nothing to the others
 
@@ -216,6 +217,79 @@ def test_a_gate_over_bases_sees_examples_unless_these_are_tokens(made, seen):
     for state in (joint, mixed):
         assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, seen)
     assert report.losses.isfinite().all() and (report.losses > 0).all()
+
+
+# What parts tell of labels (`fedlib.privacy.parts`).
+
+
+def two_clients():
+    """One holds labels 0 and 1, the other label 2 only; of three."""
+    fed = make_federation((6, 4), model=MLP((5,)))
+    fed.train.y[:10] = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2, 2, 2])
+    return fed
+
+
+def test_heads_tell_labels_by_hand():
+    """One step from the same head: eta mean ([y = c] - p(c|x)) (1 + sum of h), client by client."""
+    of, fed = alg.FedPer(batch_size=None, client=sgd(0.5)), two_clients()
+    fresh = of.init(fed, 0).shared | {n: t[0] for n, t in of.init(fed, 0).local.items()}
+    first, _ = play(of, fed, 1)
+    audit = PartsAudit(of=of)
+    found = audit.observe(fed, audit.init(fed, 0, first))
+    assert found["held_labels"].tolist() == [[1, 1, 0], [0, 0, 1]]
+    for row in range(2):
+        x, y = fed.train.inputs(fed.train.client(row)), fed.train.y[fed.train.client(row)]
+        p, h = fed.net(fresh, x).softmax(-1), fed.net.features(fresh, x)
+        error = torch.nn.functional.one_hot(y, 3) - p
+        moved = 0.5 * (error * (1 + h.sum(1, keepdim=True))).mean(0)
+        torch.testing.assert_close(found["labels_from_parts"][row], moved, rtol=1e-4, atol=1e-6)
+    base = first.shared
+    for asker, other in ((0, 1), (1, 0)):
+        head = {n: t[other] for n, t in first.local.items()}
+        said = fed.net(base | head, fed.train.inputs(fed.train.client(asker))).argmax(-1)
+        right = sum(
+            ((said == c).any() == (fed.train.y[fed.train.client(other)] == c).any())
+            for c in range(3)
+        )
+        assert float(found["asked_labels"][asker, 0]) == pytest.approx(int(right) / 3)
+
+
+@pytest.mark.parametrize("of", [alg.FedPer, alg.FedRep, alg.FedRoD, alg.FedCP])
+def test_the_row_of_a_label_that_is_not_held_only_falls(of):
+    """In many small steps too; and what some rows rise by, others fall by."""
+    fed, method = two_clients(), of(batch_size=2, epochs=3, client=sgd(0.2))
+    first, _ = play(method, fed)
+    audit = PartsAudit(of=method)
+    found = audit.observe(fed, audit.init(fed, 0, first))
+    scores, held = found["labels_from_parts"], found["held_labels"] > 0
+    assert (scores[~held] < 0).all() and (scores.max(1).values > 0).all()
+    torch.testing.assert_close(scores.sum(1), torch.zeros(2), rtol=0, atol=1e-4)
+
+
+def test_a_vector_tells_what_the_shared_head_makes_of_it_and_bases_only_answer():
+    fed, of = two_clients(), alg.DBE(batch_size=2, client=sgd(0.2))
+    first, _ = play(of, fed)
+    audit = PartsAudit(of=of)
+    found = audit.observe(fed, audit.init(fed, 0, first))
+    by_hand = first.local["own.mean"] @ first.shared["head.weight"].T
+    torch.testing.assert_close(found["labels_from_parts"], by_hand)
+    of = alg.LGFedAvg(batch_size=2, client=sgd(0.2))
+    audit = PartsAudit(of=of)
+    assert [*audit.observe(fed, audit.init(fed, 0, play(of, fed)[0]))] == [
+        "held_labels",
+        "asked_labels",
+    ]
+
+
+@nine
+def test_an_audit_of_parts_trains_nothing_and_predicts_as_the_method_does(of):
+    fed, first = once(of)
+    algorithm = PartsAudit(of=of)
+    start = algorithm.init(fed, 0, copy.deepcopy(first))
+    state, report = play_round(algorithm, fed, start, round=0, seed=0, cohort=1.0)
+    assert all(torch.equal(t, start.flat()[n]) for n, t in state.flat().items())
+    before, after = evaluate(fed, of, first, fed.test), evaluate(fed, algorithm, state, fed.test)
+    assert (before.accuracy == after.accuracy).all() and not report.messages
 
 
 WAYS = "uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"

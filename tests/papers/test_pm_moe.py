@@ -15,7 +15,7 @@ from fedlib import MLP, run_with_state
 from papers import pm_moe
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis
 from papers.pm_moe.analysis import PARTS, called, gains, made_of, printed, ranks, scores, varied
-from papers.pm_moe.claims import fourteen_claims, gate_claims, mixture_claims
+from papers.pm_moe.claims import fourteen_claims, gate_claims, mixture_claims, revealed_claims
 from papers.pm_moe.experiments import FOURTEEN, GATES, PRIVATE_PARTS, TASKS, fourteen
 from papers.scaled import FEDAVG, MAJORITY
 
@@ -108,6 +108,48 @@ def test_nothing_is_said_of_sharing_where_one_ratio_was_run():
     table = table_1(1)
     told = fourteen_claims(table[table["S"].eq(0)], printed("Table 1", "digits"))
     assert [c.verdict for c in told] == [HOLDS] and "nothing is shared" in told[0].text
+
+
+def audit(seed, moved, asked):
+    """An audit of two clients' parts, three labels: the first holds 0 and 1, the second label 1."""
+    here = {"method": "FedPer", "seed": seed, "S": 0.0, "round": 1}
+    tables = {"held_labels": [[1, 1, 0], [0, 1, 0]], "labels_from_parts": moved}
+    rows = [
+        {**here, "metric": metric, "item": str(client), "expert": label, "value": value}
+        for metric, table in tables.items()
+        for client, row in enumerate(table)
+        for label, value in enumerate(row)
+    ]
+    asked = [{"item": str(i), "expert": 0, "value": v} for i, v in enumerate(asked)]
+    return rows + [{**here, "metric": "asked_labels", **row} for row in asked]
+
+
+def test_what_parts_reveal_by_hand():
+    """Of six pairs five are told right: label 0 of the first client is missed.
+
+    "All labels" is right about three, and what most clients hold, label 1, about five.
+    """
+    moved = [[-1.0, 3.0, -2.0], [-1.0, 2.0, -1.0]]
+    told = analysis.revealed(frame_of(*audit(0, moved, [1.0, 0.5])))
+    assert told.set_index("source")["value"].to_dict() == pytest.approx(
+        {
+            "the numbers of a private part": 5 / 6,
+            "what a private part answers": 0.75,
+            "all labels": 3 / 6,
+            "the labels of most clients": 5 / 6,
+        }
+    )
+    assert analysis.label_sets(np.array([[2.0, 1.0, 0.0, 1.0]])).tolist() == [
+        [True, False, False, False]
+    ]
+
+
+def test_a_part_that_tells_more_than_a_constant_guess_hides_nothing():
+    all_right = [[1.0, 1.0, -2.0], [-1.0, 2.0, -1.0]]
+    rows = [row for seed in range(3) for row in audit(seed, all_right, [0.4, 0.6])]
+    read, asked = revealed_claims(frame_of(*rows))
+    assert (read.verdict, asked.verdict) == (FAILS, HOLDS) and "FedPer" in read.text
+    assert read.effect == pytest.approx(100 / 6) and read.seeds == 3
 
 
 def test_clients_are_converted_one_by_one():
