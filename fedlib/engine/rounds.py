@@ -136,8 +136,8 @@ def _train_cohort(
         received = trained = Cohort(fed, mine, leaves, context, common, loss.to(fed.device))
         for k, phase in enumerate(phases):
             size = phase.batch_size or int(held.max(initial=full))
-            where = state.seed, state.round, k
-            plan = make_plan(ids, held, size, phase.epochs, where, phase.steps)
+            drawn = state.seed, state.round, k
+            plan = make_plan(ids, held, size, phase.epochs, drawn, phase.steps)
             trained = train_phase(algorithm, trained, phase, plan, state.local, chunk, usual)
 
         def end(some: slice) -> Sent:
