@@ -64,8 +64,10 @@ def play(algorithm, fed, rounds=3, seed=0, cohort=None, first=None, state=None, 
 def plans_of(algorithm, fed, rows, round=0, seed=0):
     """The mini-batches of some clients in each phase of a round."""
     ids, sizes = fed.ids[rows], fed.train.sizes[rows]
-    how = [(p.batch_size or sizes.max(), p.epochs) for p in algorithm.phases()]
-    return [make_plan(ids, sizes, *p, where=(seed, round, k)) for k, p in enumerate(how)]
+    return [
+        make_plan(ids, sizes, p.batch_size or sizes.max(), p.epochs, (seed, round, k), p.steps)
+        for k, p in enumerate(algorithm.phases())
+    ]
 
 
 def cohort_of(algorithm, fed, state, rows):

@@ -13,13 +13,13 @@ from cases import refused
 from conftest import LENET, make_federation, parts_of, scatter
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playing import SIZES, close, equal, plain, play, trained_alone
+from playing import SIZES, close, equal, plain, plans_of, play, trained_alone
 from small import TASK
 
 from fedlib import Experiment, Optimizer, run, sgd, value
 from fedlib.algorithms import FedAvg, FedMix, FedRep, Local, Personal, PrunedFedMix
 from fedlib.algorithms.fedmix import MEMORY
-from fedlib.engine import EarlyStop, Phase, draw, evaluate, play_round
+from fedlib.engine import EarlyStop, Phase, evaluate, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
 from fedlib.engine.train import Cohort, train_phase
@@ -110,8 +110,7 @@ def test_every_client_takes_as_many_steps_whatever_its_size():
     found = []
     for steps in (4, 3):  # the head's epochs are FedRep's own
         algorithm = FedRep(batch_size=4, head_epochs=2, steps=steps)
-        plans = draw(algorithm, fed, np.arange(2), round=0, seed=0)
-        found += [plan.ends.tolist() for plan in plans]
+        found += [plan.ends.tolist() for plan in plans_of(algorithm, fed, np.arange(2))]
     assert found == [[4, 4], [4, 4], [4, 4], [3, 3]]
 
 
