@@ -172,5 +172,5 @@ mutants: $(ENV)  ## change FILES a little, one change at a time, and count what 
 
 clean:  ## delete executed copies and caches; never results, runs or figures
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find fedlib companion papers tests benchmarks notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
+	find fedlib fedrun companion papers tests benchmarks notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
 		-type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -27,7 +27,7 @@ import torch
 
 from benchmarks import sizes, spared, throughput
 from benchmarks.cases import CASES, Case
-from benchmarks.memory import peak_mib
+from benchmarks.server_memory import peak_mib
 from fedlib import paths, processor
 from fedlib.tasks import pick_device
 from fedlib.values import UnknownName
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure, print and store."""
     asked = _asked(arguments)
     torch.set_num_threads(asked.threads)
-    processor.keep_freed()  # as the command line does
+    processor.keep_freed_memory()  # as the command line does
     device = asked.device
     here = machine(device)
     print(", ".join(f"{name} {value}" for name, value in here.items()))

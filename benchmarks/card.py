@@ -25,12 +25,12 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from fedlib.algorithms import GPFL, MOON, SCAFFOLD, FedAvg, FedCP, FedMix
 from fedlib.engine import play_round
-from fedlib.federation import Federation, Table
-from fedlib.models import LeNet, Net
+from fedlib.federation import ClientData, Federation
+from fedlib.models import FunctionalModel, LeNet
 from fedlib.partition import IID, MatchedHoldout
-from fedlib.runs import Experiment
-from fedlib.runs.run import How, Training
 from fedlib.tasks import Task
+from fedrun import Experiment
+from fedrun.train import RunOptions, Training
 
 DEVICE, BELOW = torch.device("cuda:0"), torch.device("meta")
 THERE = (DEVICE.type, BELOW.type)
@@ -155,8 +155,8 @@ def card() -> Iterator[Card]:
 
 def placed(fed: Federation) -> Federation:
     """Return a federation on the card."""
-    net = Net(fed.net._spec, fed.net.shape, fed.net.classes, DEVICE)
-    names = [f.name for f in fields(fed) if isinstance(getattr(fed, f.name), Table)]
+    net = FunctionalModel(fed.net._spec, fed.net.shape, fed.net.classes, DEVICE)
+    names = [f.name for f in fields(fed) if isinstance(getattr(fed, f.name), ClientData)]
     tables = {name: _table(getattr(fed, name)) for name in names}
     return replace(fed, net=net, device=DEVICE, **tables)
 
@@ -187,7 +187,7 @@ def asked(task: Task, algorithm: Any, score: bool) -> Counter[str]:
     """Return what one round asks of the card; with ``score`` its evaluation and log, too."""
     with card() as there:
         fed = placed(task.build(0))
-        training = Training(Experiment(task, algorithm, 9, 10, evaluate_every=1), fed, How())
+        training = Training(Experiment(task, algorithm, 9, 10, evaluate_every=1), fed, RunOptions())
         training.state = state = algorithm.init(fed, 0)
         there.counts.clear()
         state, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=10, score=score)
@@ -196,7 +196,7 @@ def asked(task: Task, algorithm: Any, score: bool) -> Counter[str]:
         return Counter(there.counts)
 
 
-def _table(table: Table) -> Table:
+def _table(table: ClientData) -> ClientData:
     moved = {n: t.to(DEVICE) for n, t in vars(table).items() if isinstance(t, Tensor)}
     return replace(table, **moved, side={n: t.to(DEVICE) for n, t in table.side.items()})
 

@@ -47,12 +47,12 @@ from fedlib.algorithms import (
     PrunedFedMix,
 )
 from fedlib.algorithms.fedmix import MEMORY
-from fedlib.algorithms.ifca import Explore
-from fedlib.cores import all_cores
+from fedlib.algorithms.ifca import EpsilonGreedy
 from fedlib.engine import State, play_round
-from fedlib.federation import Federation, Table
-from fedlib.models import MLP, BiLSTM, LeNet, Net
+from fedlib.federation import ClientData, Federation
+from fedlib.models import MLP, BiLSTM, FunctionalModel, LeNet
 from fedlib.optim import adam, sgd
+from fedlib.parallel import all_cores
 
 WAYS = ("floor", "engine", "plain")
 CORES, TIGHT = "cores", "tight"
@@ -133,7 +133,7 @@ OTHERS: tuple[FedAvg, ...] = (
     FedBABU(**TWENTY),
     FedRoD(**TWENTY),
     FedGH(**TWENTY),
-    FedCP(**TWENTY, apart=1.0),
+    FedCP(**TWENTY, lam=1.0),
     GPFL(**TWENTY),
     DBE(**TWENTY, kappa=1.0),
 )
@@ -223,7 +223,7 @@ CASES = {
         rivals=(
             ("FedRep, one head epoch", FedRep(batch_size=10, head_epochs=1), 1.15),
             ("MOON", MOON(batch_size=10), 1.5),
-            ("FedCP", FedCP(batch_size=10, apart=1.0), 1.5),
+            ("FedCP", FedCP(batch_size=10, lam=1.0), 1.5),
         ),
     ),
     "K": Case(
@@ -244,7 +244,7 @@ CASES = {
             # A forward pass is a third of a step. IFCA asks four models first; a gate is a second
             # network, and the generalist beside it only says something.
             ("IFCA, J = 4", IFCA(**TWENTY, clusters=4), 2.4),
-            ("exploring", IFCA(**TWENTY, clusters=4, explore=Explore()), 2.4),
+            ("exploring", IFCA(**TWENTY, clusters=4, explore=EpsilonGreedy()), 2.4),
             ("Mixture, one epoch", Mixture(**TWENTY, epochs=1, stop=None), 2.5),
             ("FedSynMoE", FedSynMoE(**TWENTY), math.inf),
         ),
@@ -259,9 +259,9 @@ def federation(case: Case, device: torch.device, clients: int = 0) -> Federation
     x, look = _inputs(case, pool, rng, device)
     y = torch.tensor(rng.integers(case.classes, size=pool), device=device)
     flat = torch.arange(clients * case.size, device=device) % pool
-    train = Table(x, y, flat, np.full(clients, case.size), *look)
-    few = Table(x, y, flat[:: case.size], np.ones(clients, dtype=np.int64), *look)
-    net = Net(case.model, case.shape, case.classes)
+    train = ClientData(x, y, flat, np.full(clients, case.size), *look)
+    few = ClientData(x, y, flat[:: case.size], np.ones(clients, dtype=np.int64), *look)
+    net = FunctionalModel(case.model, case.shape, case.classes)
     return Federation(net, case.classes, device, train, few, few, np.arange(clients))
 
 
@@ -321,8 +321,8 @@ def _begun(algorithm: FedAvg, fed: Federation) -> State:
     if isinstance(algorithm, PrunedFedMix):
         k = algorithm.experts
         one = torch.arange(fed.classes, device=fed.device) % k
-        state.shared["phi"] = 50.0 * torch.nn.functional.one_hot(one, k).to(torch.float32)
-        state.memory[MEMORY] = fed.shares("label") @ state.shared["phi"].softmax(-1)
+        state.server_params["phi"] = 50.0 * torch.nn.functional.one_hot(one, k).to(torch.float32)
+        state.server_memory[MEMORY] = fed.shares("label") @ state.server_params["phi"].softmax(-1)
     return state
 
 

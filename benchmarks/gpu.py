@@ -34,11 +34,11 @@ from benchmarks.determinism.subjects import Subject, subjects
 from benchmarks.determinism.trained import Way, runs_in, train_one, trained
 from companion.plan import epochs_of, planned
 from fedlib import paths, processor
-from fedlib.algorithms import CommonestLabel
+from fedlib.algorithms import MajorityClass
 from fedlib.engine import State
 from fedlib.federation import Federation
-from fedlib.runs import Experiment
-from fedlib.runs.run import built, initial_state, rounds
+from fedrun import Experiment
+from fedrun.train import built, initial_state, rounds
 from papers.registry import REGISTRY, hours_of
 
 SPEED = ("A", "B", "C", "D", "F", "I", "H")
@@ -112,7 +112,7 @@ def kinds(part: str, scale: str = "paper") -> list[tuple[Experiment, int]]:
     found: dict[Any, list[Experiment]] = {}
     for one in planned(REGISTRY, scale, [part]):
         algorithm = one.experiment.algorithm
-        if not isinstance(algorithm, CommonestLabel):
+        if not isinstance(algorithm, MajorityClass):
             found.setdefault(tuple(_kind(one.experiment).items()), []).append(one.experiment)
     return [(min(of, key=lambda e: len(e.stages)), len(of)) for of in found.values()]
 

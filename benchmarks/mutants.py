@@ -19,7 +19,17 @@ from pathlib import Path
 
 from fedlib import paths
 
-COPIED = ("fedlib", "companion", "papers", "benchmarks", "tests", "notebooks", "figures", "docs")
+COPIED = (
+    "fedlib",
+    "fedrun",
+    "companion",
+    "papers",
+    "benchmarks",
+    "tests",
+    "notebooks",
+    "figures",
+    "docs",
+)
 # Which test files see the mutants of a room.
 TESTS = {
     "fedlib/algorithms": "algorithms batches fedmix ifca loops metrics mixture modules newcomers "
@@ -32,7 +42,7 @@ TESTS = {
 MARKS = {"fedlib/engine": "not hypothesis and not slow"}
 CONFIGURATION = """
 [tool.mutmut]
-source_paths = ["companion", "fedlib"]
+source_paths = ["companion", "fedlib", "fedrun"]
 only_mutate = {files}
 also_copy = {copied}
 timeout_constant = 10.0
@@ -68,7 +78,9 @@ def measure(room: str, names: Sequence[str], some: Sequence[str]) -> Iterable[tu
     skipped = shutil.ignore_patterns("__pycache__", "*.png", "*.pdf", "paper", "quick")
     for folder in COPIED:
         shutil.copytree(paths.ROOT / folder, home / folder, ignore=skipped)
-    copied = [folder for folder in COPIED if folder not in ("companion", "fedlib", "tests")]
+    copied = [
+        folder for folder in COPIED if folder not in ("companion", "fedlib", "fedrun", "tests")
+    ]
     tests = [f"tests/{room.partition('/')[0]}/test_{name}.py" for name in TESTS[room].split()]
     marks = MARKS.get(room, "not hypothesis")
     told = CONFIGURATION.format(files=[*names], copied=copied, tests=tests, marks=marks)

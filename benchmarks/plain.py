@@ -32,7 +32,7 @@ class Client:
 def clients_of(fed: Federation, batch_size: int) -> list[Client]:
     """Return the federation's clients with their own loaders, whose data wait in main memory."""
     made = []
-    for held in map(fed.train.client, range(fed.clients)):
+    for held in map(fed.train.client, range(fed.num_clients)):
         x, y = fed.train.inputs(held).contiguous().cpu(), fed.train.y[held].cpu()
         loader = DataLoader(TensorDataset(x, y), batch_size=batch_size, shuffle=True)
         p_y = torch.bincount(y, minlength=fed.classes) / len(y)
@@ -97,7 +97,7 @@ def fedavg_round(
 class Memory:
     """All clients' images as floats, as they lie fastest, ``[N, height, width, channels]``.
 
-    Four times the memory of the bytes that a federation keeps. ``rows`` are a client's places.
+    Four times the memory of the bytes that a federation keeps. ``clients`` are a client's places.
     """
 
     x: Tensor
@@ -109,7 +109,7 @@ def memory_of(fed: Federation) -> Memory:
     """Return the federation's examples, normalised in advance."""
     x = fed.train.inputs(torch.arange(len(fed.train.y), device=fed.device))
     x = x.movedim(-3, -1) if x.ndim == 4 else x
-    return Memory(x.contiguous(), fed.train.y, [*map(fed.train.client, range(fed.clients))])
+    return Memory(x.contiguous(), fed.train.y, [*map(fed.train.client, range(fed.num_clients))])
 
 
 def tight_round(

@@ -7,10 +7,10 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 import pandas as pd
 
-from benchmarks.memory import peak_of_this_process
+from benchmarks.server_memory import peak_of_this_process
 from fedlib import data
 from fedlib.models import MLP
-from fedlib.partition import ByColumn, LocalHoldout
+from fedlib.partition import LocalHoldout, NaturalPartition
 from fedlib.tasks import Task
 
 EACH = 5
@@ -36,7 +36,7 @@ def measure(repeat: int) -> pd.DataFrame:
 def build(clients: int, each: int, large: int) -> tuple[float, float, float, int]:
     """Return seconds, peak MiB, MiB of the tables as they were, and examples of a population.
 
-    ``clients`` hold ``each`` examples of four numbers, and one more holds ``large``.
+    ``num_clients`` hold ``each`` examples of four numbers, and one more holds ``large``.
     """
     rng, total = np.random.default_rng(0), clients * each + large
     who = np.minimum(np.arange(total) // each, clients)
@@ -44,11 +44,11 @@ def build(clients: int, each: int, large: int) -> tuple[float, float, float, int
     data.add("population", (x, y, {"who": who}))
     begin = time.perf_counter()
     fed = Task(
-        "population", ByColumn("who"), MLP((4,)), LocalHoldout(test=0.3, validation=0.1)
+        "population", NaturalPartition("who"), MLP((4,)), LocalHoldout(test=0.3, validation=0.1)
     ).build(0)
     seconds = time.perf_counter() - begin
     tables = fed.train, fed.validation, fed.test
-    once = sum(8 * fed.clients * int(table.sizes.max()) for table in tables) / 2**20
+    once = sum(8 * fed.num_clients * int(table.sizes.max()) for table in tables) / 2**20
     return seconds, peak_of_this_process(), once, total
 
 

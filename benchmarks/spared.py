@@ -15,8 +15,8 @@ import torch
 from benchmarks.cases import CASES, SEED, federation, on_two_cores, one_core
 from fedlib.algorithms import FedRep
 from fedlib.optim import Stepper, adam
-from fedlib.runs.run import best_of
-from fedlib.runs.spec import Log
+from fedrun.experiment import Log
+from fedrun.train import best_of
 
 CPU = torch.device("cpu")
 STEPS, TESTERS, SCORINGS, MEMBERS = 300, 2_000, 100, 100

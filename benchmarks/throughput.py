@@ -48,7 +48,7 @@ def seconds(case: Case, rounds: int, processes: int) -> float:
 
 def _work(case: Case, rounds: int, barrier: Any, took: Any) -> None:
     torch.set_num_threads(1)
-    processor.keep_freed()
+    processor.keep_freed_memory()
     play = case.plays(("engine",), torch.device("cpu"))["engine"]
     play()
     barrier.wait()

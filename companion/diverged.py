@@ -10,9 +10,9 @@ import pandas as pd
 
 from companion.frames import put_table, read_table
 from companion.sections import Run, Section
-from fedlib import paths, runs
-from fedlib.runs import Experiment, find
-from fedlib.runs.provenance import committed
+from fedlib import paths
+from fedrun import Experiment, find_result
+from fedrun.provenance import committed
 
 COLUMNS = ["key", "run", "rounds"]
 DIVERGED = "diverged"  # why a method is absent from a panel
@@ -44,10 +44,10 @@ def lost(section: Section, scale: str, dataset: str) -> list[tuple[Run, int]]:
 
 def _round(one: Experiment, known: pd.Series) -> int:
     """Return after how many rounds a stage diverged, -1 if it did not."""
-    failure = runs.diverged(one)
+    failure = failure_of(one)
     counts = failure is not None and committed(failure.commit)
     after = failure.round if failure and counts else int(known.get(one.key, -1))
-    return -1 if after >= 0 and find(one) else after
+    return -1 if after >= 0 and find_result(one) else after
 
 
 def store(rows: Iterable[tuple[str, str, int]], judged: Collection[str]) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from fedlib.metrics import interval, over_clients
-from fedlib.runs import Result, atomic
-from fedlib.runs.provenance import warn_of_both_kinds
+from fedrun import Result, files
+from fedrun.provenance import warn_of_both_kinds
 
 # What a row of metrics says besides which run it is of, and what tables made of it add.
 _OF_ROWS = {"round", "metric", "client", "expert", "item", "value"}
@@ -19,12 +19,12 @@ _OF_ROWS |= {"rule", "gigabytes", "server", "gain", "weight", "tensor", "rank"}
 def put_table(path: Path, table: pd.DataFrame, what: str, **how: Any) -> None:
     """Write a table as CSV, whole: a reader sees the old file or the new one."""
     text = table.to_csv(index=False, lineterminator="\n", **how)
-    atomic.write(path, lambda part: part.write_text(text, "utf-8", newline=""), what)
+    files.write(path, lambda part: part.write_text(text, "utf-8", newline=""), what)
 
 
 def read_table(path: Path, what: str, **how: Any) -> pd.DataFrame:
     """Return what `put_table` wrote; Damaged, which names the file, if it is no ``what``."""
-    with atomic.reading(path, what):
+    with files.reading(path, what):
         return pd.read_csv(path, **how)
 
 
@@ -130,7 +130,7 @@ def together(
 
 
 def frame_of(result: Result) -> pd.DataFrame:
-    """Return a run's metrics as a frame, with the columns of ``fedlib.runs.spec``."""
+    """Return a run's metrics as a frame, with the columns of ``fedrun.experiment``."""
     return result.metrics.to_pandas()
 
 
@@ -287,9 +287,9 @@ def ended(
     """Return a metric of the state that each run ended with, averaged over clients.
 
     That is the last round's, or of a run that kept its best state that of the round it kept.
-    ``clients`` restricts the mean to the first so many: where second stages are trained for some
-    clients only, the others are compared on the same. Columns method, seed, value; with ``each``
-    there is no mean, but a column client.
+    ``num_clients`` restricts the mean to the first so many: where second stages are trained for
+    some clients only, the others are compared on the same. Columns method, seed, value; with
+    ``each`` there is no mean, but a column client.
     """
     rows = frame[frame["metric"].isin([metric, "kept_round"])]
     rows = rows[rows["client"] < clients] if clients else rows  # kept_round has no client, -1

@@ -28,9 +28,9 @@ from companion import claims
 from companion.plotting.style import PART
 from companion.sections import SCALES, NothingStored, OtherData, Registry, has_data
 from fedlib import paths
-from fedlib.cores import end_with_parent
-from fedlib.runs import atomic
-from fedlib.values import one_of
+from fedlib.parallel import end_with_parent
+from fedlib.values import check_choice
+from fedrun import files
 
 _ERROR, _LINES = "Exception encountered at", 30  # how papermill names the cell; lines of its error
 _FAILED = ".failed.ipynb"  # the name of a copy until it is complete
@@ -66,7 +66,7 @@ def figures(
 
     if dataset:
         has_data(scale, dataset, registry.data(scale))
-    one_of("scale", scale, SCALES)
+    check_choice("scale", scale, SCALES)
     if stored and (scale == "quick" or seeds or rounds):
         raise ValueError(
             "what is stored is of the standard or the paper scale, with seeds and rounds of its "
@@ -89,7 +89,7 @@ def relinked(source: Path, copy: Path) -> None:
     """Have links and pictures of a copy lead where those of its source do."""
     root = os.path.relpath(source.parent.parent, copy.parent)
     text = re.sub(r'(\]\(|href=\\")\.\./', rf"\g<1>{root}/", copy.read_text("utf-8"))
-    atomic.write(copy, lambda part: part.write_text(text, "utf-8"), "the executed copy")
+    files.write(copy, lambda part: part.write_text(text, "utf-8"), "the executed copy")
 
 
 def refresh(only: str, jobs: int) -> None:
@@ -120,7 +120,7 @@ def select(only: str) -> list[Path]:
     names = re.findall(r"[^,\s]+", only)
     wanted = {numbers.get(name, name.removesuffix(".ipynb")) for name in names} or {*known}
     for stem in wanted:
-        one_of("notebook", stem, known)
+        check_choice("notebook", stem, known)
     return [known[stem] for stem in known if stem in wanted]
 
 
@@ -229,7 +229,7 @@ def write_back(source: Path, copy: Path) -> None:
             cell.execution_count = done.execution_count
             cell.outputs = _kept(done.outputs)
     notebook.metadata = {"kernelspec": dict(_KERNEL), "language_info": {"name": "python"}}
-    atomic.write(source, partial(nbformat.write, notebook), "the notebook")
+    files.write(source, partial(nbformat.write, notebook), "the notebook")
 
 
 def with_palette(picture: str) -> str:

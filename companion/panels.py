@@ -16,9 +16,9 @@ from companion.plotting import Title, title
 from companion.sections import NothingStored, Run, Section, Setting, has_data
 from companion.trained import COLUMNS, of, sound, untrained
 from fedlib import data
-from fedlib.algorithms import CommonestLabel
-from fedlib.runs import Result, find
-from fedlib.runs.sweep import sweep
+from fedlib.algorithms import MajorityClass
+from fedrun import Result, find_result
+from fedrun.sweeps import sweep
 
 NOT_YET = "not trained yet"
 
@@ -123,7 +123,7 @@ def panels(
     """Return one panel per data set of ``scale``, training the runs that are not stored.
 
     ``methods`` that a data set does not have are left out there; none are all. At the quick scale
-    the exported results of larger scales follow, where stored (``Section.beside``):
+    the exported results of larger scales follow, where stored (``Section.local_stage``):
     what a reader's machine has just computed next to what the paper's data give. ``larger`` are
     methods that the quick scale leaves out. FEDLIB_STORED=1 asks for what is stored of a larger
     scale: nothing is trained then; NothingStored if that is nothing.
@@ -194,9 +194,9 @@ def stored(
     shown = []
     for name, setting in section.settings(scale).items():
         asked = section.by_run(scale, name, methods)
-        found = [(run, [find(e) for e in every]) for run, every in asked]
+        found = [(run, [find_result(e) for e in every]) for run, every in asked]
         there = comparable(found)
-        alone = all(isinstance(run.experiment.algorithm, CommonestLabel) for run, _ in there)
+        alone = all(isinstance(run.experiment.algorithm, MajorityClass) for run, _ in there)
         if not alone and (part or _ends(there) == _ends(found)):
             frame = together((run.method, run.where, results) for run, results in there)
             gone = _absent(found, {run.method for run, _ in there})
@@ -301,7 +301,7 @@ def costs(section: Section, panel: Panel) -> pd.DataFrame:
     for run, experiments in every:
         own = set(panel.frame.loc[panel.frame["method"] == run.method, "seed"])
         for one in experiments:
-            stages = [find(stage) for stage in one.stages]
+            stages = [find_result(stage) for stage in one.stages]
             known = [result for result in stages if result is not None]
             if one.seed in own and len(known) == len(stages):
                 rows.append({"method": run.method, "seed": one.seed, **_spent(known)})

@@ -17,11 +17,11 @@ from companion.diverged import diverged
 from companion.sections import SCALES, Block, Registry, Run
 from fedlib import paths
 from fedlib.optim import Optimizer
-from fedlib.runs import Experiment, find, provenance
-from fedlib.runs.provenance import commit, committed
-from fedlib.runs.store import RunFolder
-from fedlib.runs.sweep import train_missing
-from fedlib.values import UnknownName, one_of
+from fedlib.values import UnknownName, check_choice
+from fedrun import Experiment, find_result, provenance
+from fedrun.provenance import commit, committed
+from fedrun.store import RunFolder
+from fedrun.sweeps import train_missing
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _part(registry: Registry, scale: str, wanted: str) -> list[Planned]:
             "a part is NAME, NAME:DATASET or either with @SEEDS, and then /FIELD=VALUE,VALUE as "
             f"in adaptive:cifar10@3/p=0.2,1/method=MoE; got {wanted!r}"
         )
-    one_of("section", name, registry.sections)
+    check_choice("section", name, registry.sections)
     section, wanted_at = registry.sections[name], [f.partition("=") for f in filters]
     found = [
         Planned(section.name, data, run.name, experiment)
@@ -118,7 +118,7 @@ def progress(registry: Registry) -> pd.DataFrame:
     """
     rows = []
     for block in registry.blocks:
-        found = [find(p.experiment) for p in of_block(registry, block)]
+        found = [find_result(p.experiment) for p in of_block(registry, block)]
         stored = [r.provenance for r in found if r is not None]
         spent = np.sum([(0.0, 0.0), *(_spent(made) for made in stored)], axis=0) / 3600
         rows.append((block.number, block.what, len(found), len(stored), *spent, block.hours))
@@ -153,7 +153,7 @@ def campaign(
     asked, what = _asked(registry, scale, sections, blocks)
     asked = [*{p.experiment: p for p in asked}.values()]
     gone = diverged(p.experiment for p in asked)
-    missing = [p for p in asked if p.experiment not in gone and find(p.experiment) is None]
+    missing = [p for p in asked if p.experiment not in gone and find_result(p.experiment) is None]
     print(f"{len(asked)} runs of {what}, {len(missing)} of them to be trained")
     if gone:
         print(f"{len(gone)} have diverged, or build on what has, and are not tried again")
@@ -214,7 +214,7 @@ def summed(plan: Sequence[Planned], missing: Sequence[Planned]) -> pd.DataFrame:
 
 def costs_of(experiments: Iterable[Experiment]) -> dict[Experiment, float]:
     """Return what runs cost in CPU seconds: their own, or what stored ones of their kind do."""
-    found = {one: find(one) for one in experiments}
+    found = {one: find_result(one) for one in experiments}
     costs = {e: r.provenance.get("cpu_seconds") for e, r in found.items() if r is not None}
     known = {one: cost for one, cost in costs.items() if cost is not None}
     rates = defaultdict[Hashable, list[float]](list)

@@ -14,9 +14,18 @@ from typing import Any, NamedTuple
 from companion import diverged
 from companion.plan import listed, planned
 from companion.sections import SCALES, Registry
-from fedlib.runs import Experiment, Result, export, find
-from fedlib.runs.exported import files, group_of, place_of_more, places, read_run, refusal, writing
-from fedlib.runs.provenance import began_with, dirty
+from fedrun import Experiment, Result, find_result
+from fedrun.provenance import began_with, dirty
+from fedrun.results import (
+    export,
+    group_of,
+    place_of_more,
+    places,
+    read_run,
+    refusal,
+    result_files,
+    writing,
+)
 
 Made = Mapping[Experiment, Mapping[str, Any]]  # provenances
 
@@ -48,7 +57,7 @@ def export_runs(registry: Registry, scale: str) -> Exported:
         there, home = places(), homes(registry)
         plan = {p.experiment: p for p in planned(registry, scale)}
         old = {r.experiment: r.provenance for r in map(read_run, there.values(), there)}
-        found = {e: find(e) for e in plan}
+        found = {e: find_result(e) for e in plan}
         new = {e: r for e, r in found.items() if r and r.provenance != old.get(e)}
         sound = {e: r.provenance for e, r in new.items() if not dirty(r.provenance)}
         now = fitting(old, sound)
@@ -62,7 +71,7 @@ def export_runs(registry: Registry, scale: str) -> Exported:
     missing = [e for e in plan if found[e] is None and e not in gone]
     waiting = [e for e in sound if e not in now]
     bad = [r for e, r in new.items() if e not in sound]
-    return Exported(files(), missing, bad, waiting, len(there.keys() - home.keys()))
+    return Exported(result_files(), missing, bad, waiting, len(there.keys() - home.keys()))
 
 
 def fitting(old: Made, new: Made) -> dict[Experiment, Mapping[str, Any]]:

@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import pandas as pd
 
-from fedlib.partition import Request
-from fedlib.runs import Experiment
+from fedlib.partition import Partitioner
 from fedlib.tasks import Task
-from fedlib.values import PositiveInt, UnknownName, one_of, value
+from fedlib.values import PositiveInt, UnknownName, check_choice, value
+from fedrun import Experiment
 
 SCALES = ("quick", "standard", "paper")
 DEMONSTRATION = f"({SCALES[0]})"  # in the name of what was run on digits
@@ -39,14 +39,14 @@ class Setting:
     @property
     def clients(self) -> int:
         """The number of clients M; 0 where a column of the data says whose is what."""
-        return self.task.partition.population()
+        return self.task.partition.num_clients()
 
     @property
     def local_round(self) -> dict[str, Any]:
         """The fields of an algorithm that say how long clients train in a round."""
         return {"epochs": self.local_epochs, "batch_size": self.batch_size}
 
-    def dealt(self, partition: Request) -> Self:
+    def dealt(self, partition: Partitioner) -> Self:
         """Return the setting with another partition."""
         return replace(self, task=replace(self.task, partition=partition))
 
@@ -78,8 +78,8 @@ def placed(experiments: Mapping[str, Experiment], **where: float | str) -> list[
 class Section:
     """The experiments of a section: settings by scale and data set, and what is run on each.
 
-    ``plan`` returns the runs of a setting of a data set. ``beside`` are the larger scales whose
-    stored results a notebook shows next to those of the quick scale.
+    ``plan`` returns the runs of a setting of a data set. ``local_stage`` are the larger scales
+    whose stored results a notebook shows next to those of the quick scale.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Section:
 
     def settings(self, scale: str, dataset: str = "") -> Mapping[str, Setting]:
         """Return the settings of a scale by data set: the named one, or all of them."""
-        one_of("scale", scale, SCALES)
+        check_choice("scale", scale, SCALES)
         known = self.known[scale]
         if not dataset:
             return known
@@ -135,7 +135,7 @@ class Section:
     def _only(self, scale: str, dataset: str, method: str) -> Run:
         every = self.runs(scale, dataset, costly=True)
         names = {name for run in every for name in (run.method, run.name)}
-        one_of(f"method on {dataset!r}", method, names)
+        check_choice(f"method on {dataset!r}", method, names)
         found = [r for r in every if method in (r.method, r.name)]
         if len(found) > 1:
             places = "; ".join(r.name for r in found)
@@ -162,10 +162,10 @@ def seeded(experiment: Experiment, seed: int, rounds: int = 0, usual: int = 0) -
     Stages of the ``usual`` number of rounds play ``rounds``, if that is not 0. The same one every
     time, which has its key then.
     """
-    stages = experiment.after, experiment.beside
+    stages = experiment.first_stage, experiment.local_stage
     after, beside = (stage and seeded(stage, seed, rounds, usual) for stage in stages)
     length = rounds if rounds and experiment.rounds == usual else experiment.rounds
-    return replace(experiment, seed=seed, rounds=length, after=after, beside=beside)
+    return replace(experiment, seed=seed, rounds=length, first_stage=after, local_stage=beside)
 
 
 class OtherData(UnknownName):
@@ -175,7 +175,7 @@ class OtherData(UnknownName):
 def has_data(scale: str, dataset: str, known: Iterable[str]) -> None:
     """Raise OtherData, which names the ``known`` data sets of a scale, unless it is one of them."""
     try:
-        one_of(f"data set at scale {scale!r}", dataset, known)
+        check_choice(f"data set at scale {scale!r}", dataset, known)
     except UnknownName as error:
         raise OtherData(error) from None
 
@@ -243,6 +243,6 @@ class Registry:
 
     def data(self, scale: str) -> tuple[str, ...]:
         """Return the names of the data sets that some section has at a scale."""
-        one_of("scale", scale, SCALES)
+        check_choice("scale", scale, SCALES)
         every = (name for section in self.sections.values() for name in section.settings(scale))
         return tuple(dict.fromkeys(every))

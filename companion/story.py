@@ -15,7 +15,7 @@ from companion.plotting import title
 from companion.sections import Section
 from fedlib import data
 from fedlib.data.records import RECORDS
-from fedlib.models import Net
+from fedlib.models import FunctionalModel
 from fedlib.optim import Optimizer
 from fedlib.values import as_code
 
@@ -46,8 +46,8 @@ def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
 def _setup(section: Section, scale: str, dataset: str, rounds: int = 0) -> dict[str, str]:
     last = [one for _, (one,) in section.by_run(scale, dataset, seeds=1, rounds=rounds)]
     every = [stage for experiment in last for stage in experiment.stages]
-    clients = {e: e.task.partition.population() for e in every}
-    federated = [e for e in every if e.algorithm.federates and clients[e] != 1] or every
+    clients = {e: e.task.partition.num_clients() for e in every}
+    federated = [e for e in every if e.algorithm.communicates and clients[e] != 1] or every
     kinds = dict.fromkeys((e.task.model, *data.form(e.task.dataset)) for e in federated)
     return {
         "examples, training + test": _examples(last[0].task.dataset),
@@ -57,7 +57,7 @@ def _setup(section: Section, scale: str, dataset: str, rounds: int = 0) -> dict[
         ),
         "rounds": _several(e.rounds for e in federated),
         "network": _several(as_code(e.task.model) for e in federated),
-        "parameters": _several(f"{Net(*kind).parameters():,}" for kind in kinds),
+        "parameters": _several(f"{FunctionalModel(*kind).parameters():,}" for kind in kinds),
         "batch size": _several(e.algorithm.batch_size or "all" for e in federated),
         "local epochs": _several(e.algorithm.epochs for e in federated),
         "client's optimiser": _several(_optimiser(e.algorithm.client) for e in federated),

@@ -19,8 +19,8 @@ import pandas as pd
 from companion.claims import BARELY, BASELINE, UNTESTED, UNTRAINED, Claim
 from companion.sections import Run
 from fedlib import data
-from fedlib.algorithms import CommonestLabel
-from fedlib.runs import Experiment, Result, find
+from fedlib.algorithms import MajorityClass
+from fedrun import Experiment, Result, find_result
 
 KEPT, FIRST = "kept round 0", "no better than its first evaluation"
 CONSTANT = "no better than a constant"
@@ -33,14 +33,14 @@ def untrained(runs: Iterable[tuple[Run, Sequence[Result]]]) -> pd.DataFrame:
     given = [(run, result) for run, results in runs for result in results]
     known = {result.experiment.key: result for _, result in given}
     floors = {
-        (r.experiment.task, r.experiment.seed): r.ended(OWN)
+        (r.experiment.task, r.experiment.seed): r.final(OWN)
         for _, r in given
-        if isinstance(r.experiment.algorithm, CommonestLabel)
+        if isinstance(r.experiment.algorithm, MajorityClass)
     }
 
     @cache
     def why(stage: Experiment) -> str:
-        one = known.get(stage.key) or find(stage)
+        one = known.get(stage.key) or find_result(stage)
         return why_untrained(one, floors.get((stage.task, stage.seed), nan)) if one else ""
 
     rows = [
@@ -59,13 +59,13 @@ def why_untrained(result: Result, floor: float = nan) -> str:
     one, logged = result.experiment, result.logged
     if "kept_round" in logged and [*result.curve("kept_round").values()][-1] == 0:
         return KEPT
-    if one.after or one.rounds <= 1 or isinstance(one.algorithm, CommonestLabel):
+    if one.first_stage or one.rounds <= 1 or isinstance(one.algorithm, MajorityClass):
         return ""
     curves = {metric: result.curve(metric) for metric in (OWN, *OTHERS) if metric in logged}
     ends = dict[str, float]()
     for metric in curves:
         with suppress(ValueError):  # not logged of the round that was kept
-            ends[metric] = result.ended(metric)
+            ends[metric] = result.final(metric)
     ends = {metric: value for metric, value in ends.items() if not np.isnan(value)}
     if ends and all(value <= curves[metric].get(0, -inf) for metric, value in ends.items()):
         return FIRST

@@ -29,7 +29,8 @@ from PIL import Image
 from companion import claims, frames, plotting
 from companion.claims import FAILS, HOLDS
 from companion.panels import Panel
-from fedlib.runs import Experiment, find, rounds
+from fedrun import Experiment, find_result
+from fedrun.train import rounds
 
 
 def claims_table(frame: pd.DataFrame, name: str, scale: str) -> HTML:
@@ -200,7 +201,7 @@ def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None
 
 def _remembered(experiment: Experiment) -> Iterator[tuple[str, bytes]]:
     """Yield frames of a stored run, by round: none if it is not there."""
-    if (found := find(experiment)) is None:
+    if (found := find_result(experiment)) is None:
         return
     frame, past = frames.together([("", {}, [found])]), LiveRun(experiment)
     course = frame[frame["metric"].isin(_ENTROPIES)].pivot_table("value", "round", "metric")
@@ -241,7 +242,7 @@ class LiveRun:
         """Play rounds until ``to`` are completed; StopIteration beyond the experiment's rounds."""
         while len(self.history) <= to:
             state, _, _ = next(self._course)
-            seen = self.experiment.algorithm.observe(self.fed, state)
+            seen = self.experiment.algorithm.log_metrics(self.fed, state)
             self.history.append({n: np.asarray(t.cpu()) for n, t in seen.items()})
 
 

@@ -7,7 +7,8 @@ method is compared with a plain loop.
 python examples/algorithm.py
 """
 
-from fedlib import MLP, Dirichlet, Experiment, FedAvg, MatchedHoldout, Task, compare, run, value
+from fedlib import MLP, Dirichlet, FedAvg, MatchedHoldout, Task, value
+from fedrun import Experiment, compare, run
 
 
 @value

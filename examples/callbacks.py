@@ -1,8 +1,8 @@
 """Callbacks of ``run``: a CSV file, TensorBoard, and Weights & Biases. Copy what you need.
 
-A callback is any function of a ``Moment``. ``run`` calls it before the first round, where there is
-no training loss yet, and after every round; accuracies are there in the rounds that are evaluated.
-If it returns a true value, the run stops, and goes on when it is asked for again.
+A callback is any function of a ``RoundInfo``. ``run`` calls it before the first round, where there
+is no training loss yet, and after every round; accuracies are there in the rounds that are
+evaluated. If it returns a true value, the run stops, and goes on when it is asked for again.
 
 python examples/callbacks.py
 """
@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fedlib import Moment, run, tiny
 from fedlib.values import to_dict
+from fedrun import RoundInfo, run, tiny
 
 
-def accurate(moment: Moment) -> bool:
+def accurate(moment: RoundInfo) -> bool:
     """Stop the run when the mean test accuracy of the clients is above 0.9."""
     return moment.metrics.get("test_accuracy", 0.0) > 0.9
 
@@ -33,13 +33,13 @@ class CSV:
     def __init__(self, path: str | Path) -> None:
         self.path, self._next = Path(path), -1
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: RoundInfo) -> None:
         """Write the metrics of a round."""
-        rows = [[moment.round, name, value] for name, value in moment.metrics.items()]
+        clients = [[moment.round, name, value] for name, value in moment.metrics.items()]
         if moment.round == self._next:
-            self._write("a", rows)
+            self._write("a", clients)
         else:
-            self._write("w", [["round", "metric", "value"], *self._before(moment.round), *rows])
+            self._write("w", [["round", "metric", "value"], *self._before(moment.round), *clients])
         self._next = moment.round + 1
 
     def _before(self, round: int) -> list[list[str]]:
@@ -47,12 +47,12 @@ class CSV:
         if not round or not self.path.exists():
             return []
         with self.path.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.reader(file) if row and row[0].isdecimal()]
-        return [row for row in rows if int(row[0]) < round]
+            clients = [row for row in csv.reader(file) if row and row[0].isdecimal()]
+        return [row for row in clients if int(row[0]) < round]
 
-    def _write(self, mode: str, rows: list[list[Any]]) -> None:
+    def _write(self, mode: str, clients: list[list[Any]]) -> None:
         with self.path.open(mode, newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
+            csv.writer(file, lineterminator="\n").writerows(clients)
 
 
 class TensorBoard:
@@ -67,7 +67,7 @@ class TensorBoard:
 
         self._writer = SummaryWriter(str(folder))
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: RoundInfo) -> None:
         """Log the metrics of a round."""
         for name, value in moment.metrics.items():
             self._writer.add_scalar(name, value, moment.round)
@@ -86,7 +86,7 @@ class WandB:
         self._options = options
         self._run: Any = None
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: RoundInfo) -> None:
         """Log the metrics of a round. The first call starts a run of wandb, the last ends it."""
         import wandb
 

@@ -3,7 +3,8 @@
 python examples/first.py
 """
 
-from fedlib import MLP, Dirichlet, Experiment, FedAvg, MatchedHoldout, Task, sgd, simulate
+from fedlib import MLP, Dirichlet, FedAvg, MatchedHoldout, Task, sgd
+from fedrun import Experiment, simulate
 
 clients = Dirichlet(clients=20, alpha=0.1, size=60)
 task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))

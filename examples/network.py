@@ -6,12 +6,13 @@ python examples/network.py
 import torch
 from torch import nn
 
-from fedlib import Dirichlet, Experiment, FedBN, MatchedHoldout, Task, run, value
-from fedlib.models import Family
+from fedlib import Dirichlet, FedBN, MatchedHoldout, Task, value
+from fedlib.models import Architecture
+from fedrun import Experiment, run
 
 
 @value
-class Small(Family):
+class Small(Architecture):
     """Convolutions with BatchNorm and dropout; the output layer is added by the library."""
 
     channels: int = 8

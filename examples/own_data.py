@@ -6,18 +6,8 @@ python examples/own_data.py
 import numpy as np
 from sklearn.datasets import load_wine
 
-from fedlib import (
-    MLP,
-    ByColumn,
-    Experiment,
-    FedMix,
-    LocalHoldout,
-    Task,
-    data,
-    evaluate,
-    predict,
-    run,
-)
+from fedlib import MLP, FedMix, LocalHoldout, NaturalPartition, Task, data
+from fedrun import Experiment, evaluate, predict, run
 
 wine = load_wine()
 order = np.random.default_rng(0).permutation(len(wine.target))
@@ -25,7 +15,7 @@ x, y = wine.data[order].astype(np.float32), wine.target[order]
 cellar = np.digitize(x[:, 0], np.quantile(x[:, 0], [0.25, 0.5, 0.75]))  # by alcohol: four cellars
 data.add("wine", (x[:140], y[:140], {"cellar": cellar[:140]}), class_names=wine.target_names)
 
-task = Task("wine", ByColumn("cellar"), MLP((16,)), LocalHoldout(validation=0.1, test=0.2))
+task = Task("wine", NaturalPartition("cellar"), MLP((16,)), LocalHoldout(validation=0.1, test=0.2))
 method = FedMix(experts=2, epochs=3, batch_size=10)
 result = run(Experiment(task, method, rounds=40, cohort=4))
 

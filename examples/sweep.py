@@ -13,7 +13,8 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from fedlib import MLP, Dirichlet, Experiment, FedAvg, FedMix, MatchedHoldout, Task, interval, sweep
+from fedlib import MLP, Dirichlet, FedAvg, FedMix, MatchedHoldout, Task, interval
+from fedrun import Experiment, sweep
 
 clients = Dirichlet(clients=20, alpha=0.1, size=60)
 task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))

@@ -29,9 +29,41 @@ _STUB = Path(__file__).with_name("__init__.pyi").read_text("utf-8")
 _TOLD = re.findall(r"^from fedlib(?:\.(\S+))? import (\w+)", _STUB, re.MULTILINE)
 _HOMES = {name: room for room, name in _TOLD if room}
 _ROOMS = [name for room, name in _TOLD if not room]
-# Names that 0.1.0 had; data of these values and their code are read under the old ones, too.
-_RENAMED = {"Majority": "MajorityClasses", "Mirrored": "MatchedHoldout", "Own": "LocalHoldout"}
+# Names that earlier releases had; data of these values and their code are read under the old ones,
+# too.
+_RENAMED = {
+    "Majority": "MajorityClasses",
+    "Mirrored": "MatchedHoldout",
+    "Own": "LocalHoldout",
+    "ByColumn": "NaturalPartition",
+    "CommonestLabel": "MajorityClass",
+    "Densities": "VAEDensity",
+    "Family": "Architecture",
+    "Module": "FromFunction",
+    "Newcomers": "NewClients",
+}
 _EXAMPLES = ("CSV", "TensorBoard", "WandB")  # that 0.2.0 had, and 0.4.0 will not
+# Names of 0.2 that are fedrun's now, by what they are called there.
+_MOVED = {
+    "CohortEarlyStop": "CohortEarlyStop",
+    "Experiment": "Experiment",
+    "Moment": "RoundInfo",
+    "Result": "Result",
+    "RunDiverged": "RunDiverged",
+    "StoreError": "StoreError",
+    "SweepFailed": "SweepFailed",
+    "compare": "compare",
+    "evaluate": "evaluate",
+    "find": "find_result",
+    "frame": "frame",
+    "inventory": "list_runs",
+    "predict": "predict",
+    "run": "run",
+    "run_with_state": "run_with_state",
+    "simulate": "simulate",
+    "sweep": "sweep",
+    "tiny": "tiny",
+}
 __all__ = sorted([*_HOMES, *_ROOMS, "PINNED", "__version__"])
 
 
@@ -51,6 +83,10 @@ def __getattr__(name: str) -> Any:
     if name in _RENAMED:
         warnings.warn(f"{name} is {_RENAMED[name]} now", DeprecationWarning, stacklevel=2)
         return __getattr__(_RENAMED[name])
+    if name in _MOVED:
+        new = _MOVED[name]
+        warnings.warn(f"fedlib.{name} is fedrun.{new} now", DeprecationWarning, stacklevel=2)
+        return getattr(import_module("fedrun"), new)
     if name not in _HOMES:
         raise AttributeError(f"module 'fedlib' has no attribute {name!r}")
     found = getattr(import_module(f"fedlib.{_HOMES[name]}"), name)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedlib.models import Batch, Net, Params
-from fedlib.values import NonNegativeInt, one_of, value
+from fedlib.models import Batch, FunctionalModel, Params
+from fedlib.values import NonNegativeInt, check_choice, value
 
 _NONE = np.zeros(0, dtype=np.float32)
 AHEAD = 2**20  # numbers of the steps whose inputs are computed at once, 4 MiB of floats
@@ -93,53 +93,55 @@ NOTHING = Precomputed({}, {})
 
 
 @dataclass(eq=False)
-class Table:
+class ClientData:
     """Who holds which example of one split (train, validation or test).
 
     ``x`` is uint8 ``[N, height, width, channels]``, int32 ``[N, tokens]`` for text, or float32 or
-    float64 ``[N, ...]``, and ``y`` int64 ``[N]``, shared by all clients; ``flat`` int64 ``[held]``
-    points into them, client after client, of whom client i holds ``sizes[i]``. ``side`` holds
-    per-example side information, int64 ``[held]`` each. So a table is as large as what is held:
-    rows of one width are made of those clients only that are trained or evaluated together
+    float64 ``[N, ...]``, and ``y`` int64 ``[N]``, shared by all clients; ``indices`` int64
+    ``[held]`` points into them, client after client, of whom client i holds ``sizes[i]``. ``side``
+    holds per-example side information, int64 ``[held]`` each. So a table is as large as what is
+    held: rows of one width are made of those clients only that are trained or evaluated together
     (``padded``). ``scale`` and ``shift``, a number per value of an image ``[height * width *
     channels]``, turn pixels into normalised float32, and other numbers likewise, computed in their
-    own precision; text has none.
-    ``augment`` changes examples at random each time they are trained on. ``apart`` says that the
-    examples are no client's own, as a test split is, ``shared`` that every client has all of
-    ``flat``.
+    own precision; text has none. ``augment`` changes examples at random each time they are trained
+    on. ``separate`` says that the examples are no client's own, as a test split is,
+    ``server_params`` that every client has all of ``indices``.
     """
 
     x: Tensor
     y: Tensor
-    flat: Tensor
+    indices: Tensor
     sizes: np.ndarray
     scale: Tensor
     shift: Tensor
     side: dict[str, Tensor] = field(default_factory=dict)
     augment: Augmentation | None = None
-    apart: bool = False
+    separate: bool = False
     shared: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError where sizes are not those of what is held."""
-        held, told = len(self.flat), self.sizes.max(initial=0) if self.shared else self.sizes.sum()
+        held, told = (
+            len(self.indices),
+            self.sizes.max(initial=0) if self.shared else self.sizes.sum(),
+        )
         if told != held and not (self.shared and told < held):
             raise ValueError(f"{held} examples are held, and sizes are of {told}; see `Table.some`")
 
     @cached_property
-    def spans(self) -> tuple[Tensor, Tensor]:
-        """Where in ``flat`` each client's examples begin, and how many, ``[clients]`` each."""
-        sizes = torch.as_tensor(self.sizes, device=self.flat.device)
+    def offsets(self) -> tuple[Tensor, Tensor]:
+        """Where in ``indices`` each client's examples begin, and how many, ``[clients]`` each."""
+        sizes = torch.as_tensor(self.sizes, device=self.indices.device)
         return 0 * sizes if self.shared else sizes.cumsum(0) - sizes, sizes
 
     @property
     def owners(self) -> Tensor:
         """The row of the client who holds each example, int64 ``[held]``."""
-        return torch.repeat_interleave(self.spans[1])
+        return torch.repeat_interleave(self.offsets[1])
 
     def client(self, row: int) -> Tensor:
         """Return the examples that one client holds, int64 ``[sizes[row]]``."""
-        return self.flat[int(self.spans[0][row]) :][: int(self.sizes[row])]
+        return self.indices[int(self.offsets[0][row]) :][: int(self.sizes[row])]
 
     def padded(
         self, rows: np.ndarray, width: int = 0, column: Tensor | None = None
@@ -149,20 +151,20 @@ class Table:
         int64 and bool ``[rows, width]``, by default as wide as the widest; 0 in the padding. Of a
         ``column`` ``[held, ...]`` what it says of them, ``[rows, width, ...]``.
         """
-        wide, where = width or int(self.sizes[rows].max(initial=0)), self.flat.device
-        starts, sizes = (t[torch.as_tensor(rows, device=where), None] for t in self.spans)
+        wide, where = width or int(self.sizes[rows].max(initial=0)), self.indices.device
+        starts, sizes = (t[torch.as_tensor(rows, device=where), None] for t in self.offsets)
         places = torch.arange(wide, device=where)
         real = places < sizes
-        return _taken(self.flat if column is None else column, starts + places, real), real
+        return _taken(self.indices if column is None else column, starts + places, real), real
 
-    def some(self, rows: np.ndarray, most: int | np.ndarray | None = None) -> Table:
+    def subset(self, rows: np.ndarray, most: int | np.ndarray | None = None) -> ClientData:
         """Return the table of some clients, in this order, of each the first ``most`` examples."""
         sizes = self.sizes[rows] if most is None else np.minimum(self.sizes[rows], most)
-        shift = self.spans[0].cpu().numpy()[rows] - (np.cumsum(sizes) - sizes)
+        shift = self.offsets[0].cpu().numpy()[rows] - (np.cumsum(sizes) - sizes)
         held = np.repeat(shift, sizes) + np.arange(sizes.sum())
-        places = torch.as_tensor(held, device=self.flat.device)
+        places = torch.as_tensor(held, device=self.indices.device)
         side = {n: t[places] for n, t in self.side.items()}
-        return replace(self, flat=self.flat[places], sizes=sizes, side=side, shared=False)
+        return replace(self, indices=self.indices[places], sizes=sizes, side=side, shared=False)
 
     def batches(
         self,
@@ -183,9 +185,9 @@ class Table:
         is in the batch. ``precomputed`` are columns ``[clients, examples, ...]``.
         """
         within = torch.as_tensor(positions, device=rows.device)
-        starts, sizes = (t[rows, None, None] for t in self.spans)
+        starts, sizes = (t[rows, None, None] for t in self.offsets)
         picked = starts + within, sizes > 0
-        examples = _taken(self.flat, *picked)
+        examples = _taken(self.indices, *picked)
         real = np.arange(positions.shape[2]) < counts[..., None]
         held = {
             "y": self.y[examples],
@@ -220,7 +222,7 @@ class Table:
         """How many random numbers per example the augmentation takes."""
         return self.augment.numbers if self.augment else 0
 
-    def whole(self, rows: Tensor, precomputed: Precomputed = NOTHING) -> Batch:
+    def all_examples(self, rows: Tensor, precomputed: Precomputed = NOTHING) -> Batch:
         """Return all examples of some clients as one padded batch."""
         size = int(self.sizes[rows.cpu().numpy()].max(initial=0))
         return next(self.blocks(rows, size, precomputed))
@@ -269,7 +271,7 @@ class Table:
 
         int64 ``[clients, kinds]``.
         """
-        values = self.side[side] if side else self.y[self.flat]
+        values = self.side[side] if side else self.y[self.indices]
         cells = torch.bincount(self.owners * kinds + values, minlength=len(self.sizes) * kinds)
         return cells.view(-1, kinds)
 
@@ -279,15 +281,16 @@ class Federation:
     """Clients, their data and the model they train: all that an algorithm may ask about.
 
     ``ids`` numbers the client behind every row; random draws follow the id, not the row.
-    ``client_names`` are what the partition calls these clients, row by row, as ``ByColumn`` by the
-    values of its column; () where they have none. ``members`` are the rows that a cohort is drawn
-    from, None for all.
+    ``client_names`` are what the partition calls these clients, row by row, as ``NaturalPartition``
+    by the values of its column; () where they have none. ``participants`` are the rows that a
+    cohort is drawn from, None for all.
 
     Where ``train`` comes with side information ``OPTED_IN``, the federation's tables do not hold
     what opted out: they have the training examples that take part, the validation examples of
-    clients that do, and these clients as members. The rest is in ``home``, tables for training and
-    validation, which ``full_view`` makes a view of (``everything``). An algorithm that federates
-    gets ``participating_view()``, which has no ``home`` and no tests of those who stay out either.
+    clients that do, and these clients as members. The rest is in ``all_data``, tables for training
+    and validation, which ``full_view`` makes a view of (``includes_opted_out``). An algorithm that
+    federates gets ``participating_view()``, which has no ``all_data`` and no tests of those who
+    stay out either.
 
     ``ranks`` is what a data set's token ids have become, where these were ranked for it.
     ``balanced`` is a test set that all clients share, if there is one. ``source`` names the data
@@ -295,22 +298,22 @@ class Federation:
     it need not be counted on what someone holds.
     """
 
-    net: Net
+    net: FunctionalModel
     classes: int
     device: torch.device
-    train: Table
-    validation: Table
-    test: Table
+    train: ClientData
+    validation: ClientData
+    test: ClientData
     ids: np.ndarray
-    balanced: Table | None = None
+    balanced: ClientData | None = None
     class_names: tuple[str, ...] = ()
     client_names: tuple[str, ...] = ()
     source: str = ""
     ranks: np.ndarray | None = field(default=None, repr=False)
-    members: np.ndarray | None = None
+    participants: np.ndarray | None = None
     kinds: dict[str, int] = field(default_factory=dict)
-    home: tuple[Table, Table] | None = field(default=None, repr=False)
-    everything: bool = False
+    all_data: tuple[ClientData, ClientData] | None = field(default=None, repr=False)
+    includes_opted_out: bool = False
     # What a changed copy (``replace``) computes for itself: counts, and the other views.
     _shares: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     _inside: Federation | None = field(default=None, init=False, repr=False)
@@ -318,32 +321,32 @@ class Federation:
     _eval_view: Federation | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Take what opted out from the tables, into ``home``."""
+        """Take what opted out from the tables, into ``all_data``."""
         flag = self.train.side.get(OPTED_IN)
-        if flag is None or self.everything:
+        if flag is None or self.includes_opted_out:
             return
-        self.home = self.train, self.validation
+        self.all_data = self.train, self.validation
         self.train = _restricted(self.train, flag > 0)
-        self.members = np.flatnonzero(self.train.sizes)
-        there = self.train.spans[1] > 0
+        self.participants = np.flatnonzero(self.train.sizes)
+        there = self.train.offsets[1] > 0
         self.validation = _restricted(self.validation, there[self.validation.owners])
         self.balanced = self.balanced and _compact(self.balanced)
 
     @property
-    def clients(self) -> int:
+    def num_clients(self) -> int:
         """The population M."""
         return len(self.ids)
 
     @property
     def participating(self) -> int:
         """How many clients a cohort is drawn from: the population without those that opt out."""
-        return self.clients if self.members is None else len(self.members)
+        return self.num_clients if self.participants is None else len(self.participants)
 
     @property
     def member_rows(self) -> Tensor:
         """The rows that a cohort is drawn from, int64 ``[participating]``."""
-        rows = torch.arange(self.clients, device=self.device)
-        return rows if self.members is None else rows[torch.as_tensor(self.members)]
+        rows = torch.arange(self.num_clients, device=self.device)
+        return rows if self.participants is None else rows[torch.as_tensor(self.participants)]
 
     @property
     def sizes(self) -> Tensor:
@@ -380,11 +383,11 @@ class Federation:
         examples here; nothing leads from here to what it has. The same federation if nobody opts
         out, or if it is such a view.
         """
-        if self._inside is None and self.everything and OPTED_IN in self.train.side:
-            self._inside = replace(self, everything=False).participating_view()
-        elif self._inside is None and self.home is not None:
-            test = _restricted(self.test, (self.train.spans[1] > 0)[self.test.owners])
-            self._inside = replace(self, test=test, home=None)
+        if self._inside is None and self.includes_opted_out and OPTED_IN in self.train.side:
+            self._inside = replace(self, includes_opted_out=False).participating_view()
+        elif self._inside is None and self.all_data is not None:
+            test = _restricted(self.test, (self.train.offsets[1] > 0)[self.test.owners])
+            self._inside = replace(self, test=test, all_data=None)
         return self._inside or self
 
     def full_view(self) -> Federation:
@@ -392,9 +395,11 @@ class Federation:
 
         The training examples have ``OPTED_IN`` there. The same federation if nobody opts out.
         """
-        if self._home is None and self.home is not None:
-            tables: Any = dict(zip(("train", "validation"), self.home, strict=True))
-            self._home = replace(self, **tables, members=None, home=None, everything=True)
+        if self._home is None and self.all_data is not None:
+            tables: Any = dict(zip(("train", "validation"), self.all_data, strict=True))
+            self._home = replace(
+                self, **tables, participants=None, all_data=None, includes_opted_out=True
+            )
             self._home._inside = self.participating_view()
         return self._home or self
 
@@ -409,7 +414,7 @@ class Federation:
             return self
         if home._eval_view is None:
             inside = home.participating_view()
-            alone = (inside.train.spans[1] == 0)[home.train.owners]
+            alone = (inside.train.offsets[1] == 0)[home.train.owners]
             train = _restricted(home.train, (home.train.side[OPTED_IN] > 0) | alone)
             home._eval_view = replace(home, train=train, validation=_compact(home.validation))
             home._eval_view._inside = inside
@@ -419,7 +424,7 @@ class Federation:
         """Return how many values the label, or a named side information, can take."""
         if condition == "label":
             return self.classes
-        one_of("side information", condition, ("label", *self.train.side))
+        check_choice("side information", condition, ("label", *self.train.side))
         return self.kinds.get(condition) or int(self.train.side[condition].max()) + 1
 
     def shares(self, condition: str) -> Tensor:
@@ -435,10 +440,12 @@ class Federation:
 
     def permuted(self, order: np.ndarray) -> Federation:
         """Return the same federation with its rows in another order; ids move with the rows."""
-        members = None if self.members is None else np.flatnonzero(np.isin(order, self.members))
+        members = (
+            None if self.participants is None else np.flatnonzero(np.isin(order, self.participants))
+        )
         names = tuple(self.client_names[row] for row in order if self.client_names)
         changes = {"ids": self.ids[order], "client_names": names, "members": members}
-        return self._changed(lambda table: table.some(order), **changes)
+        return self._changed(lambda table: table.subset(order), **changes)
 
     def pooled(self) -> Federation:
         """Return one client that holds what all have, split by split: training in one place.
@@ -447,13 +454,13 @@ class Federation:
         """
         ids = np.zeros(1, dtype=self.ids.dtype)
         inside = replace(self.participating_view(), test=self.test)
-        return inside._changed(_pooled, ids=ids, client_names=(), members=None)
+        return inside._changed(_pooled, ids=ids, client_names=(), participants=None)
 
-    def _changed(self, change: Callable[[Table], Table], **others: Any) -> Federation:
+    def _changed(self, change: Callable[[ClientData], ClientData], **others: Any) -> Federation:
         """Return this federation with every client's table changed alike."""
         tables = {name: change(getattr(self, name)) for name in ("train", "validation", "test")}
-        home = self.home and (change(self.home[0]), change(self.home[1]))
-        return replace(self, **{**tables, "home": home, **others})
+        home = self.all_data and (change(self.all_data[0]), change(self.all_data[1]))
+        return replace(self, **{**tables, "all_data": home, **others})
 
 
 def _at(column: Tensor, places: Tensor) -> Tensor:
@@ -470,27 +477,27 @@ def _taken(column: Tensor, places: Tensor, real: Tensor) -> Tensor:
     return torch.where(real, column[places.clamp(max=len(column) - 1)], 0)
 
 
-def _restricted(table: Table, chosen: Tensor) -> Table:
+def _restricted(table: ClientData, chosen: Tensor) -> ClientData:
     """Return a table with the chosen of the examples that are held only, bool ``[held]``.
 
     The table does not hold the others, so that nothing can read them, not even as padding.
     """
     sizes = torch.bincount(table.owners[chosen], minlength=len(table.sizes)).cpu().numpy()
     side = {n: t[chosen] for n, t in table.side.items() if n != OPTED_IN}
-    return _compact(replace(table, flat=table.flat[chosen], sizes=sizes, side=side))
+    return _compact(replace(table, indices=table.indices[chosen], sizes=sizes, side=side))
 
 
-def _compact(table: Table) -> Table:
+def _compact(table: ClientData) -> ClientData:
     """Return a table without the examples that nobody holds, unless they are nobody's own."""
-    if table.apart:
+    if table.separate:
         return table
-    used, place = table.flat.unique(return_inverse=True)
+    used, place = table.indices.unique(return_inverse=True)
     # What pads the row of a client without examples.
     x, y = (t[used] if len(used) else torch.zeros_like(t[:1]) for t in (table.x, table.y))
-    return replace(table, x=x, y=y, flat=place)
+    return replace(table, x=x, y=y, indices=place)
 
 
-def _pooled(table: Table) -> Table:
+def _pooled(table: ClientData) -> ClientData:
     """Return a table whose only client holds every example that some client holds."""
-    held = table.flat.unique()
-    return replace(table, flat=held, sizes=np.array([len(held)]), side={})
+    held = table.indices.unique()
+    return replace(table, indices=held, sizes=np.array([len(held)]), side={})

@@ -151,7 +151,7 @@ class Optimizer:
         """Return what moves ``leaves`` along their gradients, step by step.
 
         ``fused`` asks for the variant that moves all leaves in one pass, where torch has one;
-        ``memory`` is what another ``Stepper`` over such leaves remembered.
+        ``server_memory`` is what another ``Stepper`` over such leaves remembered.
         """
         if self.name in _CLASSES and not self.options:
             return Stepper(self, leaves, fused or None, memory or {})
@@ -285,8 +285,8 @@ def server_step(
 
     A leaf without gradient stands still, and so does every row k of a leaf for which
     ``frozen_rows[name][k]`` is true (an expert that no client used: moving it by momentum alone
-    would be wrong). ``memory`` holds the optimiser's state as ``{leaf/row/quantity: tensor}``, so
-    that it can be stored.
+    would be wrong). ``server_memory`` holds the optimiser's state as ``{leaf/row/quantity:
+    tensor}``, so that it can be stored.
     """
     if not gradients:
         return leaves, memory

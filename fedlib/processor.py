@@ -93,7 +93,7 @@ def model() -> str:
     return platform.processor() or platform.machine()
 
 
-def keep_freed() -> None:
+def keep_freed_memory() -> None:
     """Let this process keep the memory that it frees, for good, where its C library can.
 
     A step of training frees its gradients and asks for as much again. Given back to the system in

@@ -45,7 +45,7 @@ def callback(progress: bool | Watcher, text: str, total: int, done: int) -> Iter
         yield tell
 
 
-class Tally:
+class SweepProgress:
     """Counts the runs of a sweep on a bar, next to what was last heard of one.
 
     ``names`` are the runs by key. Drawn in a terminal or notebook; a log gets a line for each run.
@@ -56,7 +56,7 @@ class Tally:
         self._logged = show and not quiet() and not watched()
         self._bar = bar(len(names), "runs done", show=show)
 
-    def __enter__(self) -> Tally:
+    def __enter__(self) -> SweepProgress:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -18,20 +18,20 @@ from fedlib import data as datasets
 from fedlib import processor
 from fedlib.data import OWN, Dataset, Fitted, Split
 from fedlib.data.parquet import warn_of_unknown
-from fedlib.federation import OPTED_IN, Augmentation, Federation, Table
-from fedlib.models import Family, Net
-from fedlib.partition import LabelPermuted, Partition, Request, Rotated, balanced, holdout
+from fedlib.federation import OPTED_IN, Augmentation, ClientData, Federation
+from fedlib.models import Architecture, FunctionalModel
+from fedlib.partition import LabelPermuted, Partition, Partitioner, Rotated, balanced, holdout
 from fedlib.partition.held_out import Division, LocalHoldout, MatchedHoldout, OptOut, divide
-from fedlib.values import UnknownName, one_of, value
+from fedlib.values import UnknownName, check_choice, value
 
 Pool = tuple[Tensor, Tensor]
-Layer = TypeVar("Layer", bound=Request)
+Layer = TypeVar("Layer", bound=Partitioner)
 BLOCK = 4096  # images turned at once
 LARGE = 1e4  # deviations from 0 to the mean of numbers that float32 still brings to scale
 
 
 def view(
-    request: Request, pool: Pool, part: Partition, seed: int, classes: int
+    request: Partitioner, pool: Pool, part: Partition, seed: int, classes: int
 ) -> tuple[Pool, Partition]:
     """Return the examples of a part, each way of seeing one once, and the part pointing at them.
 
@@ -60,7 +60,7 @@ def view(
     return (images, labels), Partition(place, part.sizes, part.side)
 
 
-def _layer(request: Request | None, kind: type[Layer]) -> Layer | None:
+def _layer(request: Partitioner | None, kind: type[Layer]) -> Layer | None:
     """Return the outermost request of a kind among one and those that it is around."""
     while request is not None and not isinstance(request, kind):
         request = getattr(request, "of", None)
@@ -102,7 +102,7 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
     name = str(device)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    one_of("device", name.partition(":")[0], ("auto", "cpu", "cuda"))
+    check_choice("device", name.partition(":")[0], ("auto", "cpu", "cuda"))
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UnknownName(f"device {name!r} is not there: torch sees no CUDA device")
     if name.startswith("cuda") and os.environ.get(processor.VARIABLE) != "0":
@@ -170,13 +170,13 @@ class Task:
 
     >>> clients = Dirichlet(clients=20, alpha=0.1, size=60)
     >>> task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))
-    >>> task.build(seed=0).clients
+    >>> task.build(seed=0).num_clients
     20
     """
 
     dataset: str
-    partition: Request
-    model: Family
+    partition: Partitioner
+    model: Architecture
     held_out: MatchedHoldout | LocalHoldout = MatchedHoldout()
     portion: Annotated[float, "(0, 1]"] = 1.0
     augment: Augmentation | None = None
@@ -212,7 +212,7 @@ class Task:
         fed = self.assembled(*self.divided(seed), seed, device, fitted)
         if not len(fed.test.y):
             most = int(fed.full_view().train.sizes.max() + fed.validation.sizes.max())
-            have = f"the largest of {fed.clients:,} clients holds {most} in all"
+            have = f"the largest of {fed.num_clients:,} clients holds {most} in all"
             raise ValueError(f"{self.held_out} leaves no example for tests: {have}")
         return fed
 
@@ -241,11 +241,11 @@ class Task:
         train = tables["train"]
         if fitted.ids is not None:
             test = tables["test"]
-            warn_of_unknown(test.x[test.flat].cpu().numpy(), "the clients' test texts")
+            warn_of_unknown(test.x[test.indices].cpu().numpy(), "the clients' test texts")
         train.augment = self.augment
         if self.augment and self.augment.images_only and len(data.shape) != 3:
             train.augment = None
-        net = Net(self.model, data.shape, data.classes, where)
+        net = FunctionalModel(self.model, data.shape, data.classes, where)
         of_tokens = data.train.features.dtype == np.int32
         if net.reads_tokens != of_tokens:
             what = "tokens" if of_tokens else "numbers"
@@ -300,7 +300,7 @@ class Task:
         inside = np.ones(len(part.flat), bool)
         if self.opt_out is not None:
             labels = _labels(data, division.origin["train"])
-            inside = self.opt_out.stays_in(part, labels, seed, *self.partition.among())
+            inside = self.opt_out.stays_in(part, labels, seed, *self.partition.choose_clients())
         return data, division, inside
 
     def _fits(self, data: Dataset) -> bool:
@@ -314,7 +314,7 @@ class Task:
 
     def _tables(
         self, data: Dataset, division: Division, seed: int, device: torch.device, fitted: Fitted
-    ) -> dict[str, Table]:
+    ) -> dict[str, ClientData]:
         """Return the tables of a division's parts; parts of one origin share its examples.
 
         Those with side information, and a test part that is no split of its own, have examples of
@@ -337,11 +337,13 @@ class Task:
                 pool, part = view(self.partition, pool, part, seed, data.classes)
             flat = torch.tensor(part.flat, device=device)
             side = {n: torch.tensor(v, device=device) for n, v in part.side.items()}
-            tables[name] = Table(*pool, flat, np.array(part.sizes), scale, shift, side)
-            tables[name].apart = name == "test" and self._tests_apart
+            tables[name] = ClientData(*pool, flat, np.array(part.sizes), scale, shift, side)
+            tables[name].separate = name == "test" and self._tests_apart
         return tables
 
-    def _balanced(self, data: Dataset, tables: dict[str, Table], seed: int) -> Table | None:
+    def _balanced(
+        self, data: Dataset, tables: dict[str, ClientData], seed: int
+    ) -> ClientData | None:
         """Return the set that all clients share."""
         if not self.balanced:
             return None
@@ -356,4 +358,4 @@ class Task:
         chosen = apart[balanced(labels[apart], self.balanced, seed)]
         clients = len(table.sizes)
         flat, sizes = torch.tensor(chosen, device=table.y.device), np.full(clients, len(chosen))
-        return replace(table, flat=flat, sizes=sizes, side={}, shared=True)
+        return replace(table, indices=flat, sizes=sizes, side={}, shared=True)

@@ -108,7 +108,7 @@ def _unfit(hint: Any) -> Iterator[Any]:
         yield hint
 
 
-def as_of(name: str) -> Any:
+def wrapped(name: str) -> Any:
     """Return an attribute that is that of ``of``, the value that another one stands on."""
     return property(lambda outer: getattr(outer.of, name), doc=f"That of ``of``: its ``{name}``.")
 
@@ -125,7 +125,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"allowed: {', '.join(names)}{hint}"
 
 
-def one_of(what: str, given: str, known: Iterable[str]) -> None:
+def check_choice(what: str, given: str, known: Iterable[str]) -> None:
     """Raise UnknownName naming ``what``, what was given and the legal ones, unless it is legal."""
     names = tuple(known)
     if given not in names:
@@ -202,7 +202,7 @@ def from_code(text: str) -> Any:
     try:
         return _read(ast.parse(text.strip(), mode="eval").body, text.strip())
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"not the code of a value: {error} in {shown(text)}") from error
+        raise ValueError(f"not the code of a value: {error} in {short_repr(text)}") from error
 
 
 def key_of(item: Any, *more: str, version: int) -> str:
@@ -225,7 +225,7 @@ def _make(cls: Any, given: dict[str, Any]) -> Any:
     """Return a value with some fields; TypeError names those that are missing."""
     given = {_renamed(cls).get(name, name): v for name, v in given.items()}
     for name in given:
-        one_of(f"field of {_printed(cls)}", name, [f.name for f in dataclasses.fields(cls)])
+        check_choice(f"field of {_printed(cls)}", name, [f.name for f in dataclasses.fields(cls)])
     before = READING.set(True)
     try:
         return cls(**given)
@@ -256,7 +256,7 @@ def _read(node: ast.expr, text: str) -> Any:
                     return found
         case ast.Name(id=name):
             raise _unknown(f"{name!r} is no value: write Kind(...)", name)
-    part = shown(ast.get_source_segment(text, node) or text)
+    part = short_repr(ast.get_source_segment(text, node) or text)
     raise ValueError(f"{part} is no part of a value's code: only Kind(...) and literals are")
 
 
@@ -290,7 +290,7 @@ def _place(cls: type) -> tuple[str, str]:
 
 
 def _is_ours(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return cls.__module__.partition(".")[0] in ("fedlib", "fedrun")
 
 
 def _printed(cls: type) -> str:
@@ -328,10 +328,10 @@ def _limit(item: Any, name: str, limit: str | Iterable[str]) -> None:
     given = getattr(item, name)
     numbers = given if isinstance(given, tuple) else (given,)
     if not isinstance(limit, str):
-        one_of(name, given, limit)
+        check_choice(name, given, limit)
     elif given is not None and not (numbers and all(_lies_in(n, limit) for n in numbers)):
         be = "be" if limit[0] == ">" else "lie in"
-        raise ValueError(f"{type(item).__name__}.{name} must {be} {limit}, got {shown(given)}")
+        raise ValueError(f"{type(item).__name__}.{name} must {be} {limit}, got {short_repr(given)}")
 
 
 def _lies_in(number: float, limit: str) -> bool:
@@ -357,9 +357,11 @@ def _checked(where: str, given: Any, hint: Any) -> Any:
     legal = {t for kind in allowed for t in _PLAIN.get(kind, ())}
     if type(given) not in legal:
         names = " or ".join(sorted(_name(kind) for kind in allowed if kind is not type(None)))
-        raise TypeError(f"{where} must be {names}, got {shown(given)} ({type(given).__name__})")
+        raise TypeError(
+            f"{where} must be {names}, got {short_repr(given)} ({type(given).__name__})"
+        )
     if type(given) is int and given.bit_length() > _BITS:
-        raise ValueError(f"{where} must be a number of {_BITS} bits, got {shown(given)}")
+        raise ValueError(f"{where} must be a number of {_BITS} bits, got {short_repr(given)}")
     if type(given) is int and int not in allowed:
         given = float(given)
     if not isinstance(given, float):
@@ -373,12 +375,12 @@ def _checked_items(where: str, items: tuple[Any, ...], hints: tuple[Any, ...]) -
     if hints[-1] is Ellipsis:
         hints = (hints[0],) * len(items)
     if len(items) != len(hints):
-        raise TypeError(f"{where} must hold {len(hints)} items, got {shown(items)}")
+        raise TypeError(f"{where} must hold {len(hints)} items, got {short_repr(items)}")
     pairs = enumerate(zip(items, hints, strict=True))
     return tuple(_checked(f"{where}[{i}]", item, hint) for i, (item, hint) in pairs)
 
 
-def shown(given: Any) -> str:
+def short_repr(given: Any) -> str:
     """Return the beginning of what ``given`` prints as."""
     try:
         text = repr(given)

@@ -16,8 +16,9 @@ from companion import claims, scorecard
 from companion import plan as planning
 from companion import results as kept_results
 from companion.sections import SCALES
-from fedlib import cli, paths
-from fedlib.values import from_code, one_of
+from fedlib import paths
+from fedlib.values import check_choice, from_code
+from fedrun import cli
 from papers import named
 from papers.registry import REGISTRY
 
@@ -135,7 +136,7 @@ def tasks(
         return
     if options:
         raise ValueError("--set is for one setting: name it, as in tasks 001/cifar10 --set p=0.6")
-    one_of("scale", scale, SCALES)
+    check_choice("scale", scale, SCALES)
     for known in named.names():
         show(f"[bold]{known:24}[/bold] {escape(named.about(known))}")
 

@@ -16,10 +16,10 @@ from companion.claims import Claim
 from companion.sections import Run, federated, placed
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
-from fedlib.algorithms.ifca import Explore
+from fedlib.algorithms.ifca import EpsilonGreedy
 from fedlib.metrics import over_clients
 from fedlib.optim import Optimizer, sgd
-from fedlib.runs import Experiment
+from fedrun import Experiment
 from papers.adaptive.experiments import ALL_EQUAL, BEST, MOE
 from papers.fedmix import BIAS, BIASED, ETA, FEDMIX, LOCAL_GLOBAL, PRUNING
 from papers.judging import by, floor_claims, judged, whole, without_floor
@@ -118,19 +118,21 @@ def _second_stages(setting: PrivateParts, generalist: Experiment) -> dict[str, E
     alone, tuned = at_home(setting, setting.rounds), at_home(setting, setting.tuned, generalist)
     mix, found = local_round(setting, epochs=setting.tuned), local_round(setting, clusters=CLUSTERS)
     both = algorithms.Mixture(**mix, train_global=True)
-    clustered = (algorithms.IFCA(**found, explore=Explore(eps)) for eps in (0.0, EPSILON))
+    clustered = (algorithms.IFCA(**found, explore=EpsilonGreedy(eps)) for eps in (0.0, EPSILON))
     greedy, explored = (federated(setting, one, cohort=1.0) for one in clustered)
     gated = algorithms.Mixture(**mix, frozen=True)
     return {
         LOCAL: alone,
         TUNED: tuned,
-        MIXTURE: stage(setting, algorithms.Mixture(**mix), after=tuned),
-        BOTH_TRAINED: stage(setting, both, after=generalist, beside=alone),
+        MIXTURE: stage(setting, algorithms.Mixture(**mix), first_stage=tuned),
+        BOTH_TRAINED: stage(setting, both, first_stage=generalist, local_stage=alone),
         BEST: greedy,
         EXPLORING: explored,
         CLUSTER_TUNED: at_home(setting, setting.tuned, explored),
-        ALL_EQUAL: stage(setting, replace(gated, pool="mean"), after=explored, beside=alone),
-        MOE: stage(setting, gated, after=explored, beside=alone),
+        ALL_EQUAL: stage(
+            setting, replace(gated, pool="mean"), first_stage=explored, local_stage=alone
+        ),
+        MOE: stage(setting, gated, first_stage=explored, local_stage=alone),
     }
 
 

@@ -29,7 +29,7 @@ from companion.inference import LEAST_SEEDS
 from companion.panels import Panel
 from companion.scorecard.page import AGREES, DIFFERS, IMPRECISE, OTHER, OWN
 from fedlib import paths
-from fedlib.runs import atomic
+from fedrun import files
 from papers import comparison
 from papers.adaptive import analysis as clusters
 from papers.adaptive.experiments import MOE
@@ -526,7 +526,7 @@ def _gates() -> Numbers:
     plain = scored(table[table["stage"].eq("") & table["method"].ne(MAJORITY)])
     said = {"of": _listed([m for m in table["method"].unique() if m != MAJORITY])}
     tops = analysis.varied(table, "k", setting.clients)
-    for k, word in ((setting.clients, "every"), (min(setting.tops), "few")):
+    for k, word in ((setting.clients, "every"), (min(setting.take_first), "few")):
         said[word] = _minus(scored(tops, k=k), plain, OPEN)
     return {**said}
 
@@ -630,5 +630,5 @@ def written(text: str) -> str:
 if __name__ == "__main__":
     readme = written(README.read_text("utf-8"))
     for file, text in ((paths.ROOT / "docs" / "FINDINGS.md", page()), (README, readme)):
-        atomic.write(file, partial(Path.write_text, data=text), "the findings")
+        files.write(file, partial(Path.write_text, data=text), "the findings")
         print(file)

@@ -14,7 +14,7 @@ from typing import Any
 
 from companion.sections import SCALES
 from fedlib.tasks import Task
-from fedlib.values import one_of
+from fedlib.values import check_choice
 from papers.adaptive import experiments as adaptive
 from papers.fedmix import experiments as fedmix
 from papers.pm_moe import experiments as pm_moe
@@ -38,7 +38,7 @@ def about(name: str) -> str:
 
 def options_of(name: str) -> dict[str, Any]:
     """The options of a setting and their defaults."""
-    one_of("task", name, TASKS)
+    check_choice("task", name, TASKS)
     known = inspect.signature(TASKS[name]).parameters.values()
     return {p.name: p.default for p in known if p.name != "scale"}
 
@@ -50,10 +50,10 @@ def scales_of(name: str) -> tuple[str, ...]:
 
 def named(name: str, scale: str = "quick", **options: Any) -> Task:
     """The task of a setting at a scale; ValueError for names, scales and options it has not."""
-    one_of("scale", scale, SCALES)
+    check_choice("scale", scale, SCALES)
     known = options_of(name)
     for option in options:
-        one_of(f"option of {name}", option, known)
+        check_choice(f"option of {name}", option, known)
     task = TASKS[name](scale, **options)
     if task is None:
         have = ", ".join(scales_of(name))

@@ -6,13 +6,13 @@ from inspect import Parameter, Signature
 from typing import Any, Self
 
 from companion.sections import SCALES, Run, Section, Setting
-from fedlib.algorithms import CommonestLabel
+from fedlib.algorithms import MajorityClass
 from fedlib.engine import EarlyStop
 from fedlib.models import MLP
 from fedlib.optim import Optimizer
-from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import from_code, value
+from fedrun import Experiment
 from papers.published import tables
 
 # What several papers compare with, under one name.
@@ -112,4 +112,4 @@ def _value(cell: Any) -> Any:
 
 def floor(task: Task) -> Experiment:
     """Return what always saying its commonest label is worth to a client: nothing is trained."""
-    return Experiment(task, CommonestLabel(), **ONCE)
+    return Experiment(task, MajorityClass(), **ONCE)

@@ -17,8 +17,8 @@ from hypothesis import settings
 
 from fedlib import processor
 from fedlib.engine import evaluate_global
-from fedlib.federation import Federation, Table
-from fedlib.models import MLP, LeNet, Net
+from fedlib.federation import ClientData, Federation
+from fedlib.models import MLP, FunctionalModel, LeNet
 from fedlib.values import ALLOWED
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the network
@@ -47,7 +47,7 @@ def _own_folders(tmp_path, monkeypatch):
     """
     for name in ("RUNS", "RESULTS", "FIGURES"):
         monkeypatch.setenv(f"FEDLIB_{name}", str(tmp_path / name.lower()))
-    monkeypatch.setattr("fedlib.runs.provenance.commit", lambda: "0123456789ab")
+    monkeypatch.setattr("fedrun.provenance.commit", lambda: "0123456789ab")
 
 
 @pytest.fixture
@@ -86,41 +86,41 @@ def make_federation(
         wide = rng.integers(2, size=(len(sizes), max(sizes)))
         extra[side] = torch.tensor(wide[np.arange(max(sizes)) < np.array(sizes)[:, None]])
     return Federation(
-        Net(model, shape, classes),
+        FunctionalModel(model, shape, classes),
         classes,
         torch.device("cpu"),
-        Table(x, y, torch.arange(start), np.array(sizes), *look, extra),
-        Table(x, y, held, six, *look),
-        Table(x, y, held.clone(), six, *look),
+        ClientData(x, y, torch.arange(start), np.array(sizes), *look, extra),
+        ClientData(x, y, held, six, *look),
+        ClientData(x, y, held.clone(), six, *look),
         np.arange(len(sizes)),
     )
 
 
 def told_newcomers(algorithm, fed, state) -> torch.Tensor:
     """What the engine tells a newcomer of every test example: log p(y|x), [examples, classes]."""
-    said, there = [], algorithm.ensemble
+    said, there = [], algorithm.combine_clients
 
     def ensemble(_, *args):
         said.append(there(*args))
         return said[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(algorithm), "ensemble", ensemble)
+        patch.setattr(type(algorithm), "combine_clients", ensemble)
         evaluate_global(fed, algorithm, state)
     return torch.cat(said)
 
 
 def parts_of(fed, algorithm, state, row):
     """One client's leaves and its context, as the engine hands them to ``predict``."""
-    ctx = {n: t[0] for n, t in algorithm.client_context(fed, state, torch.tensor([row])).items()}
-    own = {n: t[row] for n, t in state.local.items()}
-    return {**state.shared, **own}, {**ctx, **algorithm.broadcast(fed, state)}
+    ctx = {n: t[0] for n, t in algorithm.client_constants(fed, state, torch.tensor([row])).items()}
+    own = {n: t[row] for n, t in state.client_params.items()}
+    return {**state.server_params, **own}, {**ctx, **algorithm.round_constants(fed, state)}
 
 
 def scatter(state, seed=0, scale=1.0):
     """Change every local leaf at random, so that no two clients have the same."""
     draw = torch.Generator().manual_seed(seed)
-    for leaf in state.local.values():
+    for leaf in state.client_params.values():
         leaf += scale * torch.randn(leaf.shape, generator=draw)
     return state
 

@@ -34,11 +34,11 @@ def test_the_plain_fedavg_computes_what_the_engine_computes(sizes, client):
     algorithm = FedAvg(batch_size=None, client=client, epochs=2)
     state = algorithm.init(fed, 0)
     model = plain.usual(fed.net.module_of(9))
-    model.load_state_dict(state.shared)
+    model.load_state_dict(state.server_params)
     for _ in range(ROUNDS):
         plain.fedavg_round(model, plain.clients_of(fed, 99), client, epochs=2)
     state, _ = play(algorithm, fed, ROUNDS, state=state)
-    close(model.state_dict(), state.shared)
+    close(model.state_dict(), state.server_params)
 
 
 @pytest.mark.slow
@@ -50,30 +50,32 @@ def test_the_plain_fedmix_computes_what_the_engine_computes(sizes):
     state = algorithm.init(fed, 0)
     experts = [fed.net.module_of(k) for k in range(2)]
     for k, expert in enumerate(experts):
-        mine = {n: t[k] for n, t in select_prefix(state.shared, "experts.").items()}
+        mine = {n: t[k] for n, t in select_prefix(state.server_params, "experts.").items()}
         expert.load_state_dict(mine)
     mixture = plain.Mixture(experts)
     with torch.no_grad():
         mixture.phi += torch.tensor([[0.5, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-    state.shared["phi"] = mixture.phi.detach().clone()
+    state.server_params["phi"] = mixture.phi.detach().clone()
     clients = plain.clients_of(fed, 99)
     plain.add_gates(clients, mixture)
     noise = torch.randn(9, 2, generator=torch.Generator().manual_seed(0))
-    state.local["gate.A"] += 2 * noise  # let gates matter
+    state.client_params["gate.A"] += 2 * noise  # let gates matter
     for client in clients:
-        client.gate.weight.data = state.local["gate.A"][0].T.clone()
+        client.gate.weight.data = state.client_params["gate.A"][0].T.clone()
     adam = torch.optim.Adam(mixture.parameters(), lr=0.01, eps=1e-2)
     for _ in range(ROUNDS):
         plain.fedmix_round(mixture, adam, clients, algorithm.client.lr, plain.label_shares(clients))
     state, _ = play(algorithm, fed, ROUNDS, state=state)
-    torch.testing.assert_close(state.shared["phi"], mixture.phi.detach(), rtol=1e-4, atol=1e-5)
-    trained = select_prefix(state.shared, "experts.")
+    torch.testing.assert_close(
+        state.server_params["phi"], mixture.phi.detach(), rtol=1e-4, atol=1e-5
+    )
+    trained = select_prefix(state.server_params, "experts.")
     for k, expert in enumerate(mixture.experts):
         mine = {n: t[k] for n, t in trained.items()}
         close(expert.state_dict(), mine, rtol=1e-3, atol=1e-5)
     for row, client in enumerate(clients):
         gate = client.gate.weight.detach().T
-        torch.testing.assert_close(state.local["gate.A"][row], gate, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(state.client_params["gate.A"][row], gate, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.slow

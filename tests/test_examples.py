@@ -13,8 +13,8 @@ from conftest import alone
 from small import MIX, interrupted, play
 
 import fedlib
-from fedlib import paths, run, simulate, tiny
-from fedlib.runs import store
+from fedlib import paths
+from fedrun import run, simulate, store, tiny
 
 EXAMPLES = sorted((paths.ROOT / "examples").glob("*.py"))
 SAID = {
@@ -52,14 +52,16 @@ def test_a_resumed_run_has_every_round_once_in_its_csv_file(callbacks, tmp_path)
                 callbacks.CSV(path)(moment)
             interrupted(MIX, before)
         run(MIX, progress=False, callbacks=[callbacks.CSV(path)], again=not before)
-        store.forget(MIX.key)
+        store.delete(MIX.key)
         tables.append(path.read_text().splitlines())
     assert tables[0] == tables[1] == tables[2] and tables[0].count("round,metric,value") == 1
     play(replace(MIX, rounds=2))
     run(MIX, progress=False, callbacks=[callbacks.CSV(tmp_path / "new.csv")])
     head, *rows = (tmp_path / "new.csv").read_text().splitlines()
     assert head == "round,metric,value" and rows == [r for r in tables[0] if r[0] in "345"]
-    for metric, by_round in ((m, fedlib.find(MIX).curve(m)) for m in ("train_loss", "test_nll")):
+    for metric, by_round in (
+        (m, fedrun.find_result(MIX).curve(m)) for m in ("train_loss", "test_nll")
+    ):
         told = [row.split(",") for row in tables[0] if f",{metric}," in row]
         assert {int(at): float(v) for at, _, v in told} == pytest.approx(by_round)
 
@@ -106,12 +108,12 @@ def test_a_run_stops_where_a_callback_says_so(callbacks):
 def test_callbacks_of_0_2_keep_their_names_for_a_version(name, monkeypatch):
     with pytest.warns(DeprecationWarning, match=f"{name} is in examples/callbacks.py now"):
         found = getattr(fedlib, name)
-    assert found is getattr(fedlib.callbacks, name)
+    assert found is getattr(fedrun.callbacks, name)
     assert name not in dir(fedlib) and (name != "CSV" or found("a.csv").path.name == "a.csv")
-    code = f"import fedlib.callbacks; print(fedlib.callbacks.{name}.__name__)"
+    code = f"import fedrun.callbacks; print(fedrun.callbacks.{name}.__name__)"
     assert "DeprecationWarning: CSV, TensorBoard" in (told := alone(code)).stderr
     assert told.stdout.strip() == name
     monkeypatch.setattr(paths, "IN_CHECKOUT", False)
-    monkeypatch.delitem(sys.modules, "fedlib.callbacks")
+    monkeypatch.delitem(sys.modules, "fedrun.callbacks")
     with pytest.raises(ImportError, match=r"an example now, examples/callbacks\.py"):
-        importlib.import_module("fedlib.callbacks")
+        importlib.import_module("fedrun.callbacks")

@@ -61,7 +61,9 @@ def test_every_dependency_is_pinned_once_within_its_bounds():
     names = [name for name, _ in pins()]
     assert len(names) == len(set(names)), "a package is pinned twice"
     versions = dict(pins())
-    assert not Version(versions["torch"]).local, "a build, where CPU and CUDA wheels are to fit"
+    assert not Version(versions["torch"]).client_params, (
+        "a build, where CPU and CUDA wheels are to fit"
+    )
     for requirement in requirements():
         assert str(requirement.specifier).startswith(">="), f"{requirement}: lower bounds only"
         version = versions.get(canonicalize_name(requirement.name))
@@ -181,7 +183,7 @@ def test_the_commands_work_in_a_folder_of_any_name(tmp_path):
     make = ["make", f"PY={sys.executable}", "JOBS=1"]
     for call in (
         [*make, "figures", "ONLY=00", "ROUNDS=2"],
-        [sys.executable, "-m", "fedlib", "runs"],
+        [sys.executable, "-m", "fedrun", "runs"],
     ):
         done = subprocess.run(call, **how)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.robustness import attacks, child, fuzz, odd, sweeps, tiny
 from benchmarks.robustness.plan import Plan, Row
-from fedlib.runs import StoreError
+from fedrun import StoreError
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlib.models import Module
+from fedlib.models import FromFunction
 from fedlib.values import from_code
 
 CONFIGURATION = Path(__file__).resolve().parent.parent / "pyproject.toml"
@@ -33,5 +33,5 @@ def test_a_worker_that_breaks_off_ends_the_suite_with_its_tests_name(name, tmp_p
 def test_what_a_test_names_is_not_allowed_in_the_next(test):
     """With one worker the test of attacks came after one that had named `builtins:dict`."""
     with pytest.raises(ValueError, match="may not name"):
-        from_code("Module('builtins:eval')")
-    Module("builtins:dict")
+        from_code("FromFunction('builtins:eval')")
+    FromFunction("builtins:dict")

@@ -17,17 +17,17 @@ from benchmarks.determinism.subjects import SEED, Subject
 from benchmarks.determinism.trained import EVERYBODY, REFERENCE, trained
 from fedlib.engine import Report, State, evaluate, play_round
 from fedlib.engine.protocol import train_view
-from fedlib.federation import Federation, Table
+from fedlib.federation import ClientData, Federation
 
 GROWN = (1, 5, 20)
 
 
-class _Double(Table):
+class _Double(ClientData):
     """A table whose examples are doubles."""
 
     def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return what a model takes, as ``Table`` does, but images in double precision."""
-        x = Table.inputs(self, examples, noise)
+        """Return what a model takes, as ``ClientData`` does, but images in double precision."""
+        x = ClientData.inputs(self, examples, noise)
         return x.double() if x.is_floating_point() else x
 
 
@@ -61,11 +61,11 @@ def in_memory(root: Path, subject: Subject) -> InMemory:
         where = {"round": experiment.rounds, "seed": SEED, "cohort": cohort, "chunk": chunk}
         return play_round(algorithm, fed, begun, **where)  # type: ignore[arg-type]
 
-    plain = go(fed, fed.clients, 1)
-    together = go(fed, fed.clients, EVERYBODY)
+    plain = go(fed, fed.num_clients, 1)
+    together = go(fed, fed.num_clients, EVERYBODY)
     same, close = True, list[tuple[bool, float]]()
-    for row in range(fed.clients):
-        only = replace(fed, members=np.array([row]))
+    for row in range(fed.num_clients):
+        only = replace(fed, participants=np.array([row]))
         mine = _of(go(only, 1, 1), row)
         same &= bits(mine) == bits(_of(plain, row))
         shared = _of(together, row)
@@ -79,20 +79,20 @@ def in_memory(root: Path, subject: Subject) -> InMemory:
 def _of(played: tuple[State, Report], row: int) -> dict[str, Tensor]:
     """Return what one client's training has led to: its message, its loss and its own leaves."""
     state, report = played
-    at = report.rows.tolist().index(row)
+    at = report.clients.tolist().index(row)
     said = {f"message:{n}": t[at] for n, t in report.messages.items()}
-    own = {f"local:{n}": t[row] for n, t in state.local.items()}
+    own = {f"local:{n}": t[row] for n, t in state.client_params.items()}
     return {"loss": report.losses[at], **said, **own}
 
 
 def _reordered(subject: Subject) -> bool:
     """Return whether the order of rows changes no bit of a first round, client after client."""
     experiment = subject.experiment
-    if experiment.after is not None:
-        experiment = experiment.after
+    if experiment.first_stage is not None:
+        experiment = experiment.first_stage
     algorithm = experiment.algorithm
     fed = train_view(algorithm, experiment.task.build(SEED, "cpu"))
-    order = np.roll(np.arange(fed.clients)[::-1], 2)
+    order = np.roll(np.arange(fed.num_clients)[::-1], 2)
     ends = []
     for one in (fed, fed.permuted(order)):
         state, _ = play_round(
@@ -100,8 +100,10 @@ def _reordered(subject: Subject) -> bool:
         )
         ends.append(state)
     there = torch.as_tensor(order)
-    local = {n: t[there] for n, t in ends[0].local.items()}
-    return bits(ends[0].shared) == bits(ends[1].shared) and bits(local) == bits(ends[1].local)
+    local = {n: t[there] for n, t in ends[0].client_params.items()}
+    return bits(ends[0].server_params) == bits(ends[1].server_params) and bits(local) == bits(
+        ends[1].client_params
+    )
 
 
 def _in_parts(subject: Subject, fed: Federation, state: State) -> tuple[float, float]:

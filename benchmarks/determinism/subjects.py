@@ -12,7 +12,6 @@ from fedlib.algorithms import (
     DBE,
     IFCA,
     SCAFFOLD,
-    Densities,
     FedAvg,
     FedCP,
     FedGen,
@@ -20,29 +19,30 @@ from fedlib.algorithms import (
     FedPer,
     Local,
     Mixture,
-    Newcomers,
+    NewClients,
     Personal,
     PMMoE,
     Private,
     PrunedFedMix,
     SecureSum,
+    VAEDensity,
 )
-from fedlib.algorithms.ifca import Explore
+from fedlib.algorithms.ifca import EpsilonGreedy
 from fedlib.algorithms.private import Summed
 from fedlib.data import Fitted
 from fedlib.engine import EarlyStop
-from fedlib.federation import Federation, Table
-from fedlib.models import MLP, BiLSTM, Family, LeNet, Net
+from fedlib.federation import ClientData, Federation
+from fedlib.models import MLP, Architecture, BiLSTM, FunctionalModel, LeNet
 from fedlib.optim import adam, sgd
 from fedlib.partition import ClassDirichlet, MatchedHoldout
-from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
+from fedrun import Experiment
 
 ROUNDS, COHORT, SEED = 3, 4, 0
 FAST = {"batch_size": 8}
 TEXT = BiLSTM(vocabulary=17, embedding=8, hidden=8)
-NETS: dict[str, Family] = {
+NETS: dict[str, Architecture] = {
     "dense": MLP((16,)),
     "wide dense": MLP((200, 200)),
     "convolutional": LeNet(channels=(4, 6), hidden=(16,), kernel=3),
@@ -61,7 +61,7 @@ class PixelTexts(Task):
         """Return the federation of one seed, of texts."""
         fed = Task.build(replace(self, model=MLP((1,))), seed, device, fitted)
         texts = {name: _read(getattr(fed, name)) for name in ("train", "validation", "test")}
-        net = Net(self.model, tuple(texts["train"].x.shape[1:]), fed.classes)
+        net = FunctionalModel(self.model, tuple(texts["train"].x.shape[1:]), fed.classes)
         return replace(fed, net=net, **texts)
 
 
@@ -109,10 +109,10 @@ def _experiment(task: Task, algorithm: FedAvg) -> Experiment:
     of = None if isinstance(algorithm, Summed) else getattr(algorithm, "of", first)
     after = of and Experiment(task, of, 2, cohort=COHORT, seed=SEED, evaluate_every=0)
     how = {"cohort": COHORT, "seed": SEED, "evaluate_every": ROUNDS}
-    return Experiment(task, algorithm, ROUNDS, after=after, **how)
+    return Experiment(task, algorithm, ROUNDS, first_stage=after, **how)
 
 
-def _read(table: Table) -> Table:
+def _read(table: ClientData) -> ClientData:
     """Return a table of digits as texts: of 256 shades only 17 occur."""
     tokens = (table.x[:, 2:7:3].flatten(1).to(torch.int32) + 8) // 16
     none = table.scale[:0]
@@ -124,8 +124,8 @@ _STEP = sgd(0.1)
 _CONFIGURED: dict[str, FedAvg] = {
     "FedGen": FedGen(noise=4, hidden=8, steps=5, client=_STEP, **FAST),
     "Mixture": Mixture(client=adam(1e-2), epochs=2, **FAST),
-    "Newcomers": Newcomers(of=Personal(local=("head.",), **FAST), client=_STEP, **FAST),
-    "Densities": Densities(of=_HALF, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST),
+    "Newcomers": NewClients(of=Personal(local=("head.",), **FAST), client=_STEP, **FAST),
+    "Densities": VAEDensity(of=_HALF, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST),
     "PMMoE": PMMoE(of=FedPer(client=_STEP, **FAST), epochs=2, client=adam(1e-2), **FAST),
     "Private": Private(of=FedAvg(client=_STEP, **FAST)),
     "SecureSum": SecureSum(of=FedAvg(client=_STEP, **FAST)),
@@ -134,7 +134,7 @@ _CONFIGURED: dict[str, FedAvg] = {
 _OPTIONS: dict[str, FedAvg] = {
     "FedAvg, Adam at both ends": FedAvg(server=adam(0.01), client=adam(0.01), **FAST),
     "FedMix, personal bias, Adam": replace(_HALF, server=adam(0.01)),
-    "IFCA, exploring": IFCA(clusters=3, explore=Explore(0.5), client=_STEP, **FAST),
+    "IFCA, exploring": IFCA(clusters=3, explore=EpsilonGreedy(0.5), client=_STEP, **FAST),
     "Local, early stop": Local(
         stop=EarlyStop(every=1, patience=2), epochs=6, client=sgd(0.5), **FAST
     ),

@@ -20,7 +20,7 @@ import torch
 from benchmarks.determinism.subjects import ROUNDS, Subject, subjects
 from fedlib import paths
 from fedlib.engine import State
-from fedlib.runs import Experiment, run, store
+from fedrun import Experiment, run, store
 
 EVERYBODY = 10**6
 HALF = ROUNDS // 2

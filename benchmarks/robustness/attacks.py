@@ -27,14 +27,21 @@ from benchmarks.robustness import child, tiny
 from benchmarks.robustness.fuzz import told
 from benchmarks.robustness.plan import Plan, Row
 from benchmarks.robustness.sweeps import children, gone
-from fedlib import cores, data
+from fedlib import data, parallel
 from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix
 from fedlib.data import DatasetError
 from fedlib.models import MLP
-from fedlib.partition import ByColumn, Dirichlet, LocalHoldout, MatchedHoldout, OptOut, Shards
-from fedlib.runs import run
+from fedlib.partition import (
+    Dirichlet,
+    LocalHoldout,
+    MatchedHoldout,
+    NaturalPartition,
+    OptOut,
+    Shards,
+)
 from fedlib.tasks import Task
 from fedlib.values import from_code, from_dict
+from fedrun import run
 from papers.specialists.opting import trace
 
 HARMFUL = (
@@ -157,7 +164,7 @@ def orphans(plan: Plan) -> list[Row]:
 
 def _on_two_cores() -> None:
     torch.set_num_threads(2)
-    cores.MIN_SECONDS = 0.0  # also where a round is shorter than a fork
+    parallel.MIN_SECONDS = 0.0  # also where a round is shorter than a fork
     run(replace(tiny.MIX, rounds=100), chunk=1, progress=False)
 
 
@@ -177,10 +184,12 @@ def _built(small: int) -> int:
     owner = np.concatenate([owners, np.full(20_000, small)])
     x = rng.normal(size=(len(owner), 4)).astype(np.float32)
     data.add("unequal", (x, rng.integers(2, size=len(owner)), {"owner": owner.astype(str)}))
-    task = Task("unequal", ByColumn("owner"), MLP((4,)), LocalHoldout(test=0.2, validation=0.1))
+    task = Task(
+        "unequal", NaturalPartition("owner"), MLP((4,)), LocalHoldout(test=0.2, validation=0.1)
+    )
     gc.collect()
     child.limit_memory(400 << 20)
     try:
-        return int(task.build(0).clients)
+        return int(task.build(0).num_clients)
     except Exception as error:
         raise RuntimeError(told(error)) from error

@@ -28,10 +28,11 @@ from benchmarks.robustness.fuzz import every
 from benchmarks.robustness.plan import Plan, Row
 from fedlib import data as datasets
 from fedlib import paths
-from fedlib.runs import DamagedWarning, export, find, inventory, store
-from fedlib.runs.exported import path_of
-from fedlib.runs.provenance import commit
 from fedlib.values import from_code, from_dict, to_dict
+from fedrun import find_result, list_runs, store
+from fedrun.files import DamagedWarning
+from fedrun.provenance import commit
+from fedrun.results import export, path_of
 
 DEEP = 5000
 TRAINED_AGAIN = 20  # one of so many damaged runs is also trained again and compared
@@ -45,7 +46,7 @@ def measure(plan: Plan) -> list[Row]:
     with tiny.home(plan.place("hostile")), written.data(plan.place("hostile-data")) as source:
         tiny.play(RUN)
         tiny.play(OTHER)
-        found = find(RUN)
+        found = find_result(RUN)
         assert found is not None
         export([found], "spoilt")
         store.RunFolder(OTHER).write_record(
@@ -128,7 +129,7 @@ def _aside() -> Path:
 def _run_folder(plan: Plan, safe: Path, base: Path, name: str, ways: tuple[mangle.Way, ...]) -> Row:
     """Spoil one file of a finished run: look it up, list the store, claim and restore it."""
     row, path = Row(f"spoilt `{name}` of a finished run"), store.folder(RUN) / name
-    found, expected, data = find(RUN), tiny.bits(RUN), path.read_bytes()
+    found, expected, data = find_result(RUN), tiny.bits(RUN), path.read_bytes()
     assert found is not None
     shutil.rmtree(paths.results())
 
@@ -140,11 +141,11 @@ def _run_folder(plan: Plan, safe: Path, base: Path, name: str, ways: tuple[mangl
             _restored(safe, base, f"runs/{RUN.key}")
 
     def _looked(number: int) -> str:
-        (listed,) = [entry.state for entry in inventory() if entry.key == RUN.key]
-        seen = find(RUN)
+        (listed,) = [entry.state for entry in list_runs() if entry.key == RUN.key]
+        seen = find_result(RUN)
         if seen is not None and not seen.metrics.equals(found.metrics):
             return "!other numbers, unnoticed"
-        store.RunFolder(RUN).mend()
+        store.RunFolder(RUN).repair()
         if _aside().exists():
             return _begun_anew(number)
         if tiny.bits(RUN)[1] != expected[1]:
@@ -176,8 +177,8 @@ def _failure(plan: Plan) -> Row:
     def act(case: _Case) -> str:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(case.bytes())
-        inventory()
-        store.RunFolder(OTHER).mend()
+        list_runs()
+        store.RunFolder(OTHER).repair()
         if _aside().exists():
             shutil.rmtree(_aside())
             return "moved aside"
@@ -191,7 +192,7 @@ def _failure(plan: Plan) -> Row:
 
 def _exported(plan: Plan, safe: Path) -> Row:
     """Spoil an exported result, its bytes and the JSON that says of which run it is."""
-    row, path, found = Row("spoilt exported result"), path_of(RUN), find(RUN)
+    row, path, found = Row("spoilt exported result"), path_of(RUN), find_result(RUN)
     assert found is not None and path is not None
     data = path.read_bytes()
     shutil.rmtree(paths.runs())
@@ -206,8 +207,8 @@ def _exported(plan: Plan, safe: Path) -> Row:
 
     def act(case: _Case) -> str:
         path.write_bytes(case.bytes())
-        inventory()
-        seen = find(RUN)
+        list_runs()
+        seen = find_result(RUN)
         if seen is None:
             return "passed over"
         if not seen.metrics.equals(found.metrics):

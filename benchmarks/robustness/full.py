@@ -13,7 +13,8 @@ from typing import Any
 
 from benchmarks.robustness import child, disks, tiny, written
 from benchmarks.robustness.plan import Plan, Row
-from fedlib.runs import export, find
+from fedrun import find_result
+from fedrun.results import export
 
 PAGE, MOST = 4, 120
 ROOM = "size=64m,nr_inodes=100k"
@@ -46,7 +47,7 @@ def measure(plan: Plan) -> list[Row]:
 def _export(plan: Plan) -> None:
     """Export a run that is stored where there is room."""
     with tiny.home(plan.folder / "calm-full"):
-        result = find(RUN)
+        result = find_result(RUN)
     assert result is not None
     export([result], "full")
 

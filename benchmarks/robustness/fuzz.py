@@ -14,8 +14,8 @@ from typing import Any
 from benchmarks.robustness.child import Child, limit_memory
 from benchmarks.robustness.plan import Row
 from fedlib.data import DatasetError
-from fedlib.runs import RunDiverged, StoreError
-from fedlib.runs.atomic import Damaged
+from fedrun import RunDiverged, StoreError
+from fedrun.files import Damaged
 
 SECONDS_OF_A_CASE = 300.0
 OURS = (StoreError, Damaged, DatasetError, RunDiverged)

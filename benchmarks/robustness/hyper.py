@@ -18,8 +18,8 @@ import torch
 from benchmarks.robustness.plan import Plan, Row
 from fedlib import values
 from fedlib.algorithms import FedAvg
-from fedlib.models import MLP, Family, Module
-from fedlib.partition import IID, Request
+from fedlib.models import MLP, Architecture, FromFunction
+from fedlib.partition import IID, Partitioner
 from fedlib.values import as_code, from_code, from_dict, key_of, to_dict
 from papers.adaptive.tuning import Choice
 
@@ -36,9 +36,9 @@ HOSTILE = (*NUMBERS, *HUGE, *OTHERS)
 # What stands for a class of values that a field asks for.
 PLAIN: dict[Any, Any] = {
     FedAvg: FedAvg(),
-    Family: MLP((4,)),
-    Module: Module("torch.nn:Identity"),
-    Request: IID(3),
+    Architecture: MLP((4,)),
+    FromFunction: FromFunction("torch.nn:Identity"),
+    Partitioner: IID(3),
 }
 
 

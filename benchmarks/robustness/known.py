@@ -26,7 +26,7 @@ FOUND = (
     "what was given. Whole numbers have at most 63 bits, and errors show the beginning.",
     "Choice took NaN and lists; EarlyStop.min_delta and every number of a recipe's Setting could "
     "be negative. They are refused.",
-    "Fields of BiLSTM, FastText, FedRep, Densities, ClusteredFedMix and Optimizer were refused "
+    "Fields of BiLSTM, FastText, FedRep, VAEDensity, ClusteredFedMix and Optimizer were refused "
     "without their names.",
 )
 

@@ -14,11 +14,20 @@ import torch
 import fedlib.algorithms
 from benchmarks.robustness.fuzz import clear, told
 from benchmarks.robustness.plan import Plan, Row
-from fedlib.algorithms import Densities, FedAvg, FedGen, FedPer, Mixture, Newcomers, Personal, PMMoE
-from fedlib.algorithms.local import SecondStage
+from fedlib.algorithms import (
+    FedAvg,
+    FedGen,
+    FedPer,
+    Mixture,
+    NewClients,
+    Personal,
+    PMMoE,
+    VAEDensity,
+)
+from fedlib.algorithms.local import Finetuning
 from fedlib.engine import evaluate, evaluate_everywhere, evaluate_global, play_round
-from fedlib.federation import Federation, Table
-from fedlib.models import MLP, Net
+from fedlib.federation import ClientData, Federation
+from fedlib.models import MLP, FunctionalModel
 
 CLASSES, SHAPE = 3, (6, 6, 1)
 Labels = Sequence[Sequence[int]]
@@ -46,12 +55,12 @@ def federation(labels: Labels, held: int = 6, seed: int = 0) -> Federation:
     whole = x, torch.tensor(y)
     every = np.full(len(labels), held)
     return Federation(
-        Net(MLP((5,)), SHAPE, CLASSES),
+        FunctionalModel(MLP((5,)), SHAPE, CLASSES),
         CLASSES,
         torch.device("cpu"),
-        Table(*whole, torch.arange(len(y) - held), sizes, *look, {}),
-        Table(*whole, tested, every, *look),
-        Table(*whole, tested, every.copy(), *look),
+        ClientData(*whole, torch.arange(len(y) - held), sizes, *look, {}),
+        ClientData(*whole, tested, every, *look),
+        ClientData(*whole, tested, every.copy(), *look),
         np.arange(len(labels)),
     )
 
@@ -59,10 +68,10 @@ def federation(labels: Labels, held: int = 6, seed: int = 0) -> Federation:
 def every_algorithm() -> dict[str, Any]:
     """Return every algorithm that the library exports, slow ones with fewer steps."""
     second = {
-        "Densities": Densities(hidden=(8,), latent=2, epochs=2),
+        "Densities": VAEDensity(hidden=(8,), latent=2, epochs=2),
         "FedGen": FedGen(noise=4, hidden=8, steps=5),
         "Mixture": Mixture(epochs=2),
-        "Newcomers": Newcomers(of=Personal(local=("head.",))),
+        "Newcomers": NewClients(of=Personal(local=("head.",))),
         "PMMoE": PMMoE(of=FedPer(), epochs=2),
     }
     names = fedlib.algorithms.__all__
@@ -72,9 +81,9 @@ def every_algorithm() -> dict[str, Any]:
 def played(algorithm: Any, fed: Federation, rounds: int = 2) -> None:
     """Play rounds with everybody, and evaluate; AssertionError for a number that is not finite."""
     first = None
-    if isinstance(algorithm, SecondStage | Mixture):
+    if isinstance(algorithm, Finetuning | Mixture):
         first = _rounds(getattr(algorithm, "of", FedAvg()), fed, None, rounds)
-    state = algorithm.assign_models(fed, _rounds(algorithm, fed, first, rounds))
+    state = algorithm.assign_clusters(fed, _rounds(algorithm, fed, first, rounds))
     for part in (fed.validation, fed.test):
         scores = evaluate(fed, algorithm, state, part)
         assert np.isfinite(scores.nll).all(), "a likelihood is not finite"
@@ -88,11 +97,11 @@ def _rounds(algorithm: Any, fed: Federation, first: Any, rounds: int) -> Any:
     state = algorithm.init(fed, 0, first)
     for t in range(rounds):
         state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=1.0)
-        some = torch.as_tensor(fed.sizes[report.rows] > 0)  # there is no loss of no example
+        some = torch.as_tensor(fed.sizes[report.clients] > 0)  # there is no loss of no example
         assert torch.equal(report.losses.isfinite(), some), "a loss is not finite"
         for name, leaf in {**state.flat(), **report.messages}.items():
             assert leaf.isfinite().all(), f"{name} is not finite"
-        for name, values in algorithm.observe(fed, state).items():
+        for name, values in algorithm.log_metrics(fed, state).items():
             assert np.ndim(values) == 0 or len(values), f"{name} is empty"
     return state
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from benchmarks.robustness import child, disks, tiny, written
 from benchmarks.robustness.plan import Plan, Row
-from fedlib.runs import export, find, inventory, run_with_state, store
+from fedrun import find_result, list_runs, run_with_state, store
+from fedrun.results import export
 
 DONE, NEW, BEGUN = tiny.BEST, tiny.MIX, tiny.ALONE
 
@@ -63,17 +64,17 @@ def _tried(place: Path, how: str, sealed: Any, source: Path) -> Row:
         written.opened()
 
     readable: dict[str, Callable[[], Any]] = {
-        "find": lambda: find(DONE) is not None or 1 / 0,
+        "find": lambda: find_result(DONE) is not None or 1 / 0,
         "state": lambda: bool(run_with_state(DONE, progress=False)),
         "run": lambda: tiny.play(DONE),
-        "list": lambda: len(inventory()),
+        "list": lambda: len(list_runs()),
         "decoded": written.opened,
     }
     refused: dict[str, tuple[str, Callable[[], Any]]] = {
         "a new run": ("FEDLIB_RUNS", lambda: tiny.play(NEW)),
         "a run half done": ("FEDLIB_RUNS", lambda: tiny.play(BEGUN)),
         "a second stage": ("FEDLIB_RUNS", lambda: tiny.play(tiny.TUNED)),
-        "an export": ("FEDLIB_RESULTS", lambda: export([find(DONE)], "done")),  # type: ignore[list-item]
+        "an export": ("FEDLIB_RESULTS", lambda: export([find_result(DONE)], "done")),  # type: ignore[list-item]
         "decoding": ("FEDLIB_CACHE", written.opened),
     }
     with tiny.home(place), sealed(place, fill) as enter:

@@ -13,7 +13,7 @@ import torch
 from benchmarks.__main__ import machine
 from benchmarks.robustness.known import FOUND, UNPROTECTED
 from benchmarks.robustness.plan import Row
-from fedlib.runs.provenance import commit
+from fedrun.provenance import commit
 
 MOST_TOLD = 5
 

@@ -17,7 +17,7 @@ from fedlib import paths
 from fedlib.data import cache
 
 RUN = tiny.BEST
-running = importlib.import_module("fedlib.runs.run")
+running = importlib.import_module("fedrun.train")
 
 
 def measure(plan: Plan) -> list[Row]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from benchmarks.robustness import child, tiny
 from benchmarks.robustness.plan import Plan, Row
 from fedlib import paths
-from fedlib.runs import find, inventory
+from fedrun import find_result, list_runs
 
 KILLS_OF_ONE_LIFE = 8
 
@@ -47,8 +47,8 @@ def _runs(plan: Plan, name: str, kills: int) -> Row:
             row.check(all(now.get(k) == v for k, v in done.items()), "looks: nothing lost")
             done.update(now)
             for stage in experiment.stages:
-                find(stage)
-            assert len(inventory()) >= len(done)
+                find_result(stage)
+            assert len(list_runs()) >= len(done)
 
         with tiny.home(plan.place(f"storm-{experiment.key}-{life}")):
             storm(row, rng, lambda: tiny.play(experiment), how, look)

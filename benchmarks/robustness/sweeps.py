@@ -19,8 +19,8 @@ from benchmarks.robustness import child, tiny
 from benchmarks.robustness.plan import Plan, Row
 from benchmarks.robustness.storms import calm
 from fedlib import paths
-from fedlib.runs import sweep as many
-from fedlib.runs.sweep import SweepFailed, sweep
+from fedrun import sweep as many
+from fedrun.sweeps import SweepFailed, sweep
 
 EXPERIMENTS = [tiny.MIXED, tiny.TUNED, tiny.MIX]
 FORK = multiprocessing.get_context("fork")

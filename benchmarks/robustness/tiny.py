@@ -15,8 +15,8 @@ from fedlib.algorithms import FedAvg, FedMix, Local, Mixture
 from fedlib.models import MLP
 from fedlib.optim import adam
 from fedlib.partition import Dirichlet, MatchedHoldout
-from fedlib.runs import Experiment, run, store
 from fedlib.tasks import Task
+from fedrun import Experiment, run, store
 
 TASK = Task(
     "digits",
@@ -33,11 +33,13 @@ BEST = Experiment(
     rounds=5,
     cohort=4,
     evaluate_every=1,
-    keep="best",
+    select="best",
 )
 ALONE = replace(BEST, algorithm=Local(batch_size=5, client=adam(0.05)), rounds=4, cohort=3)
-TUNED = replace(ALONE, algorithm=Local(batch_size=5), rounds=3, after=BEST)
-MIXED = Experiment(TASK, Mixture(batch_size=5), rounds=3, cohort=3, after=BEST, beside=ALONE)
+TUNED = replace(ALONE, algorithm=Local(batch_size=5), rounds=3, first_stage=BEST)
+MIXED = Experiment(
+    TASK, Mixture(batch_size=5), rounds=3, cohort=3, first_stage=BEST, local_stage=ALONE
+)
 
 RUNS = {
     "FedMix": MIX,
@@ -61,7 +63,7 @@ def home(folder: Path) -> Iterator[Path]:
     before = {name: os.environ.get(name) for name in said}
     os.environ.update(said)
     try:
-        with patch("fedlib.runs.provenance.commit", lambda: "none, to be thrown away"):
+        with patch("fedrun.provenance.commit", lambda: "none, to be thrown away"):
             yield folder
     finally:
         for name, text in before.items():

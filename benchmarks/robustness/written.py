@@ -21,7 +21,8 @@ from benchmarks.robustness.plan import Plan, Row
 from benchmarks.robustness.storms import calm, storm
 from fedlib import data as datasets
 from fedlib import paths
-from fedlib.runs import export, exported, find
+from fedrun import find_result
+from fedrun.results import export, exported
 
 NAME = "mnist_sample"
 MIX = tiny.RUNS["FedMix"].key
@@ -91,7 +92,7 @@ def _exports(plan: Plan) -> Row:
     row, rng = Row("`kill -9` while results are exported"), plan.rng("export")
 
     def act() -> None:
-        results = [find(tiny.RUNS[name]) for name in ("FedMix", "Local, best state")]
+        results = [find_result(tiny.RUNS[name]) for name in ("FedMix", "Local, best state")]
         for some in (results, results[:1], results):
             export([r for r in some if r is not None], "killed")
 

@@ -26,7 +26,7 @@ from companion.inference import LEAST_SEEDS
 from companion.sections import DEMONSTRATION
 from companion.theme import Dash, theme
 from fedlib import paths
-from fedlib.runs import atomic
+from fedrun import files
 
 Drawn = tuple[Figure, pd.DataFrame]
 Style = dict[str, Any]
@@ -97,7 +97,7 @@ def save(figure: Figure, frame: pd.DataFrame, name: str, scale: str) -> Path:
     numbers = save_table(frame, name, scale)
     for kind, silent in (("pdf", "CreationDate"), ("png", "Software")):
         put = partial(figure.savefig, format=kind, metadata={silent: None})
-        atomic.write(numbers.with_suffix(f".{kind}"), put, "the figure")
+        files.write(numbers.with_suffix(f".{kind}"), put, "the figure")
     return numbers.with_suffix(".png")
 
 

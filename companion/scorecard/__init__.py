@@ -21,7 +21,7 @@ from companion.scorecard import page as words
 from companion.sections import SCALES, PublishedTable, Registry, Run, has_data
 from fedlib import paths
 from fedlib.metrics import interval
-from fedlib.runs import Experiment, Result, atomic, find
+from fedrun import Experiment, Result, files, find_result
 
 LARGEST_FIRST = SCALES[::-1]
 # The quick scale has data of its own, which no paper has numbers for.
@@ -37,7 +37,7 @@ def write(registry: Registry) -> tuple[Path, pd.DataFrame, pd.DataFrame]:
     file = paths.figures() / "scorecard.html"
     table, claims = numbers(registry), collected()
     page = words.page(table, orders(table), at_own_scale(registry, table), claims)
-    atomic.write(file, lambda part: part.write_text(page, "utf-8"), "the scorecard")
+    files.write(file, lambda part: part.write_text(page, "utf-8"), "the scorecard")
     return file, table, claims
 
 
@@ -222,7 +222,7 @@ def _result_of(item: PublishedTable, panel: Panel, measured: pd.DataFrame) -> Re
     section, scale, dataset = item.section, panel.scale, panel.dataset
     for run in reversed(section.runs(scale, dataset, [*measured["method"].unique()])):
         if all(v in measured[name].unique() for name, v in run.where.items() if name in measured):
-            return find(section.experiments(scale, dataset, run)[0])
+            return find_result(section.experiments(scale, dataset, run)[0])
     return None
 
 

@@ -29,7 +29,7 @@ def page(
     """Return the scorecard as HTML: what came out, every claim, every published number.
 
     Columns sort by a click and a box filters rows; links go to the notebook that shows a number.
-    `python -m fedlib show KEY` shows the stored run behind it.
+    `python -m fedrun show KEY` shows the stored run behind it.
     """
     once, counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
     page = Template(Path(__file__).with_name("page.html").read_text("utf-8"))

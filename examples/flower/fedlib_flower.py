@@ -1,7 +1,7 @@
 """A federation over a real wire: an experiment as Flower's ServerApp and ClientApp.
 
 The server holds what is shared, its optimiser's state and its memory, every client its own examples
-and its rows of what is local. In a round go down what ``Algorithm.payload`` says and up a client's
+and its rows of what is local. In a round go down what ``Algorithm.download`` says and up a client's
 message, and before the first one a client tells how many examples it has. An algorithm is the same
 object as in the simulation, and ends with the same bits (README.md says how to run it). Whether a
 client takes part is its own machine's word; what it says is checked before the server uses it, and
@@ -31,13 +31,13 @@ from torch import Tensor
 from fedlib import paths
 from fedlib.engine import Algorithm, State, play_round, select
 from fedlib.engine.protocol import train_view
-from fedlib.federation import OPTED_IN, Federation, Table
-from fedlib.models import Net, Params
+from fedlib.federation import OPTED_IN, ClientData, Federation
+from fedlib.models import FunctionalModel, Params
 from fedlib.partition import Partition
-from fedlib.runs import Experiment
-from fedlib.runs.atomic import load_tensors, raw, save_tensors, write
-from fedlib.runs.run import require_leaves
-from fedlib.values import ALLOWED, from_code, shown
+from fedlib.values import ALLOWED, from_code, short_repr
+from fedrun import Experiment
+from fedrun.files import load_tensors, raw, save_tensors, write
+from fedrun.train import require_leaves
 
 NODE = "client"  # in a node's configuration: whose machine it is
 OPT_OUT = "opt_out"  # ... and the share of its examples that it keeps at home
@@ -52,10 +52,10 @@ PACE = 0.5  # seconds between two looks who has joined
 Mine = Callable[[Experiment, Mapping[str, Any]], Federation]
 
 
-def packed(leaves: Params) -> ArrayRecord:
+def packed(params: Params) -> ArrayRecord:
     """Return tensors as Flower's arrays, whose ``data`` are the tensors' bytes and nothing else."""
     record = {}
-    for name, t in leaves.items():
+    for name, t in params.items():
         kind = str(t.dtype).removeprefix("torch.")
         record[name] = Array(kind, tuple(t.shape), RAW, raw(t).numpy().tobytes())
     return ArrayRecord(record)
@@ -63,13 +63,13 @@ def packed(leaves: Params) -> ArrayRecord:
 
 def unpacked(record: ArrayRecord, device: str | torch.device = "cpu") -> Params:
     """Return the tensors that ``packed`` was given, bit by bit."""
-    leaves = {}
+    params = {}
     for name, array in record.items():
         sent = torch.from_numpy(np.frombuffer(array.data, dtype=np.uint8).copy())
         if array.dtype not in KINDS:
-            raise ValueError(f"{name} is of the unknown kind {shown(array.dtype)}")
-        leaves[name] = sent.view(getattr(torch, array.dtype)).view(array.shape).to(device)
-    return leaves
+            raise ValueError(f"{name} is of the unknown kind {short_repr(array.dtype)}")
+        params[name] = sent.view(getattr(torch, array.dtype)).view(array.shape).to(device)
+    return params
 
 
 def payload(content: RecordDict) -> int:
@@ -87,7 +87,7 @@ def experiment_of(context: Context) -> Experiment:
         import_module(name)
         ALLOWED.add(name)
     experiment: Experiment = from_code(str(context.run_config["experiment"]))
-    if experiment.after or not experiment.algorithm.federates:
+    if experiment.first_stage or not experiment.algorithm.communicates:
         raise ValueError(f"nothing travels in {experiment}: only a federation from its start does")
     return experiment
 
@@ -97,9 +97,9 @@ def run_folder(experiment: Experiment, context: Context) -> Path:
     return paths.runs() / ".flower" / f"{experiment.key}-{context.run_id}"
 
 
-def _save(path: Path, leaves: Params, completed: int) -> None:
+def _save(path: Path, params: Params, completed: int) -> None:
     said = {"completed": str(completed)}
-    write(path, lambda file: save_tensors(file, leaves, said), "what a round has left")
+    write(path, lambda file: save_tensors(file, params, said), "what a round has left")
 
 
 # --- a client ----------------------------------------------------------------------------------
@@ -167,13 +167,13 @@ def consenting(e: Experiment, fed: Federation, context: Context) -> Federation:
     all), the same examples whatever the server asks. No message changes that.
     """
     home, me = fed.full_view(), int(fed.ids[0])
-    train, held = home.train, home.train.flat.cpu().numpy()
+    train, held = home.train, home.train.indices.cpu().numpy()
     inside, part = np.ones(len(held), bool), Partition(held, home.train.sizes)
     if OPTED_IN in train.side:
         inside &= train.side[OPTED_IN].cpu().numpy() > 0
     if e.task.opt_out is not None:
-        first, population = e.task.partition.among()
-        population = population or e.task.partition.population()
+        first, population = e.task.partition.choose_clients()
+        population = population or e.task.partition.num_clients()
         population = population or int(context.run_config["clients"])
         if not 0 <= first + me < population:
             raise ValueError(f"{e.task.opt_out} is of {population} clients, and this is no. {me}")
@@ -190,7 +190,7 @@ def consenting(e: Experiment, fed: Federation, context: Context) -> Federation:
         return fed
     flag = torch.as_tensor(inside.astype(np.int64), device=fed.device)
     train = replace(train, side={**train.side, OPTED_IN: flag})
-    return replace(home, train=train, everything=False)
+    return replace(home, train=train, includes_opted_out=False)
 
 
 def _trained(e: Experiment, fed: Federation, content: RecordDict, file: Path) -> Params:
@@ -198,14 +198,14 @@ def _trained(e: Experiment, fed: Federation, content: RecordDict, file: Path) ->
     algorithm, t = e.algorithm, int(content["round"]["t"])
     got = {name: unpacked(record, fed.device) for name, record in content.array_records.items()}
     first = algorithm.init(fed, e.seed)
-    own = load_tensors(file)[0] if file.exists() else first.local
-    own = {n: leaf.to(fed.device) for n, leaf in own.items()}
+    own = load_tensors(file)[0] if file.exists() else first.client_params
+    own = {n: param.to(fed.device) for n, param in own.items()}
     # In the order of the simulation: a sum over leaves has its bits.
-    shared = {n: got["shared"][n] for n in first.shared if n in got["shared"]}
-    state = State(shared, own, {}, {**first.memory, **got["memory"]}, t, e.seed)
+    shared = {n: got["shared"][n] for n in first.server_params if n in got["shared"]}
+    state = State(shared, own, {}, {**first.server_memory, **got["memory"]}, t, e.seed)
     message = _round(e.algorithm, fed, state, got["common"])
     if own:
-        _save(file, state.local, t + 1)
+        _save(file, state.client_params, t + 1)
     return message
 
 
@@ -214,10 +214,13 @@ def _round(algorithm: Algorithm, fed: Federation, state: State, common: Params) 
 
     It plays a round of the simulation in which the server broadcasts what it did, and no more.
     """
-    decided = algorithm.decide(fed, state, torch.zeros(1, dtype=torch.int64, device=fed.device))
+    decided = algorithm.choose(fed, state, torch.zeros(1, dtype=torch.int64, device=fed.device))
     server = {
-        "before_round": lambda self, fed, state, rows: state.with_decisions(rows, decided),
-        "broadcast": lambda self, fed, state: {**algorithm.broadcast(fed, state), **common},
+        "before_round": lambda self, fed, state, clients: state.with_decisions(clients, decided),
+        "round_constants": lambda self, fed, state: {
+            **algorithm.round_constants(fed, state),
+            **common,
+        },
         "weights": lambda self, *args: {},
         "communication_bytes": lambda self, *args: (None, None),
         "aggregate": lambda self, fed, state, *args: state,
@@ -298,23 +301,23 @@ class Peers:
         return torch.cat([*told.values()])
 
 
-def _formed(leaves: Params, form: Params) -> None:
+def _formed(params: Params, form: Params) -> None:
     """ValueError unless leaves have the names, kinds and shapes of others, and are finite."""
-    if leaves.keys() != form.keys():
-        raise ValueError(f"leaves {shown(sorted(leaves))}, not {shown(sorted(form))}")
-    for name, leaf in leaves.items():
+    if params.keys() != form.keys():
+        raise ValueError(f"leaves {short_repr(sorted(params))}, not {short_repr(sorted(form))}")
+    for name, param in params.items():
         like = form[name]
-        if leaf.dtype != like.dtype or leaf.shape != like.shape:
-            got, due = (f"{str(t.dtype)[6:]} {[*t.shape]}" for t in (leaf, like))
+        if param.dtype != like.dtype or param.shape != like.shape:
+            got, due = (f"{str(t.dtype)[6:]} {[*t.shape]}" for t in (param, like))
             raise ValueError(f"{name} is {got}, not {due}")
-        if not bool(leaf.isfinite().all()):
+        if not bool(param.isfinite().all()):
             raise ValueError(f"{name} is not finite")
-        if not leaf.is_floating_point() and bool((leaf < 0).any()):
+        if not param.is_floating_point() and bool((param < 0).any()):
             raise ValueError(f"{name} is below 0")
 
 
 @dataclass(eq=False)
-class Absent(Table):
+class Absent(ClientData):
     """A split of which the server knows the sizes."""
 
     def __post_init__(self) -> None:
@@ -323,7 +326,7 @@ class Absent(Table):
     def _missing(self, *args: Any, **more: Any) -> Any:
         raise RuntimeError("the examples are at the clients, and the server asks for some")
 
-    batches = padded = client = some = counts = _missing
+    batches = padded = client = subset = counts = _missing
 
 
 @dataclass(eq=False)
@@ -343,7 +346,8 @@ class ServerView(Federation):
 
 
 def joined(e: Experiment, grid: Grid, config: Mapping[str, Any]) -> tuple[Peers, ServerView]:
-    """Wait for the nodes of ``clients`` clients; return those that take part, and what they tell.
+    """Wait for the nodes of ``num_clients`` clients; return those that take part, and what they
+    tell.
 
     Nodes that tell what cannot be are left out, and so are those that claim one number, or another
     form of examples than most. RuntimeError if nobody is left.
@@ -357,10 +361,12 @@ def joined(e: Experiment, grid: Grid, config: Mapping[str, Any]) -> tuple[Peers,
         told = dict(content["told"])
         for name, limit in ((NODE, 2**31 - 1), ("examples", most)):
             if type(told.get(name)) is not int or not 0 <= told[name] <= limit:
-                raise ValueError(f"{name} must be whole, 0 to {limit:,}: {shown(told.get(name))}")
+                raise ValueError(
+                    f"{name} must be whole, 0 to {limit:,}: {short_repr(told.get(name))}"
+                )
         form = [*told.get("shape", ()), told.get("classes")] if told["examples"] else [1]
         if any(type(n) is not int or n < 1 for n in form):
-            raise ValueError(f"no form of examples: {shown(form)}")
+            raise ValueError(f"no form of examples: {short_repr(form)}")
         return told
 
     said = all_nodes.ask("query.join", {r: RecordDict() for r in range(len(nodes))}, read)
@@ -384,7 +390,7 @@ def joined(e: Experiment, grid: Grid, config: Mapping[str, Any]) -> tuple[Peers,
     train = Absent(none, none, none, np.array(sizes), none, none)
     other = replace(train, sizes=np.zeros_like(train.sizes))
     *shape, classes = usual
-    net, kinds = Net(e.task.model, tuple(shape), classes), e.task.partition.kinds()
+    net, kinds = FunctionalModel(e.task.model, tuple(shape), classes), e.task.partition.kinds()
     tables, where = (train, other, other), torch.device("cpu")
     return found, ServerView(net, classes, where, *tables, ids, kinds=kinds, ask=found.shares)
 
@@ -398,7 +404,7 @@ def form_of(e: Experiment, told: Federation) -> Params:
     x = torch.zeros(2, *shape, dtype=torch.int32 if tokens else torch.float32)
     scale = torch.ones(0 if tokens else x[0].numel())
     side = {name: torch.zeros(2, dtype=torch.int64) for name in told.kinds}
-    table = Table(x, torch.arange(2), torch.arange(2), np.array([2]), scale, 0 * scale, side)
+    table = ClientData(x, torch.arange(2), torch.arange(2), np.array([2]), scale, 0 * scale, side)
     one = np.zeros(1, dtype=np.int64)
     tables, kinds = (table, table, table), told.kinds
     fed = Federation(told.net, told.classes, told.device, *tables, one, kinds=kinds)
@@ -417,24 +423,26 @@ def play(
     rows = select(fed, e.cohort, e.seed, t)
     state = replace(state, round=t, seed=e.seed)
     where = torch.as_tensor(rows)
-    if type(algorithm).decide is Algorithm.decide:  # else clients decide, and tell in their message
+    if type(algorithm).choose is Algorithm.choose:  # else clients decide, and tell in their message
         state = algorithm.before_round(fed, state, where)
-    common = algorithm.broadcast(fed, state)
+    common = algorithm.round_constants(fed, state)
     # What a client can make of what it is sent is not sent with it.
-    common = {n: c for n, c in common.items() if not any(c is s for s in state.shared.values())}
+    common = {
+        n: c for n, c in common.items() if not any(c is s for s in state.server_params.values())
+    }
     down = {}
     for row in rows.tolist():
-        handed = algorithm.payload(state, row)
-        parts = {"shared": handed.shared, "memory": handed.memory, "common": common}
-        down[row] = RecordDict({name: packed(leaves) for name, leaves in parts.items()})
+        handed = algorithm.download(state, row)
+        parts = {"shared": handed.server_params, "memory": handed.server_memory, "common": common}
+        down[row] = RecordDict({name: packed(params) for name, params in parts.items()})
         down[row]["round"] = ConfigRecord({"t": t})
 
     def read(row: int, content: RecordDict) -> tuple[Params, int]:
         message = unpacked(content.array_records["message"])
         _formed(message, form)
-        if decided := {n: leaf for n, leaf in message.items() if n in state.memory}:
+        if decided := {n: param for n, param in message.items() if n in state.server_memory}:
             where = torch.tensor([row])  # an error for what nobody can choose
-            algorithm.start(fed, state.with_decisions(where, decided), where)
+            algorithm.client_params(fed, state.with_decisions(where, decided), where)
         return {n: message[n] for n in form}, payload(content)
 
     up = clients.ask("train", down, read)
@@ -442,12 +450,12 @@ def play(
     rows = rows[np.isin(rows, [*up])]
     where = torch.as_tensor(rows)
     messages = {n: torch.cat([up[row][0][n] for row in rows.tolist()]) for n in form}
-    decided = {n: messages.pop(n) for n in [*messages] if n in state.memory}
+    decided = {n: messages.pop(n) for n in [*messages] if n in state.server_memory}
     state = state.with_decisions(where, decided)
     with torch.no_grad():
         ledger = algorithm.communication_bytes(state, where, messages)
         state = algorithm.aggregate(fed, state, where, messages)
-    sound = all(bool(leaf.isfinite().all()) for leaf in state.shared.values())
+    sound = all(bool(param.isfinite().all()) for param in state.server_params.values())
     clients.needed(f"after round {t + 1} the server's leaves are not finite, of {[*up]}", sound)
     return state, {
         "clients": fed.ids[rows].tolist(),
@@ -463,15 +471,17 @@ client = client_app()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Play an experiment's rounds with ``clients`` clients, and keep the server's final state."""
+    """Play an experiment's rounds with ``num_clients`` clients, and keep the server's final
+    state.
+    """
     e = experiment_of(context)
     home = run_folder(e, context)
     clients, fed = joined(e, grid, context.run_config)
     if clients.refused and isinstance(e.cohort, int):  # go on with who is left
-        e = replace(e, cohort=min(e.cohort, fed.clients))
+        e = replace(e, cohort=min(e.cohort, fed.num_clients))
     begun = e.algorithm.init(fed, e.seed)
     require_leaves(e.algorithm, begun)
-    state = replace(begun, local={})
+    state = replace(begun, client_params={})
     form = form_of(e, fed)
     rounds = []
     for t in range(e.rounds):

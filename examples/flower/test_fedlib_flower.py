@@ -24,9 +24,10 @@ from playing import BATTERY, FAST, SKEWED
 import fedlib.algorithms
 from fedlib import MajorityClasses, OptOut, adam, data, paths
 from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix, ifca
-from fedlib.runs import Experiment, initial_state, rounds
-from fedlib.runs.atomic import load_tensors
 from fedlib.values import from_code
+from fedrun import Experiment
+from fedrun.files import load_tensors
+from fedrun.train import initial_state, rounds
 
 # Five clients, of which one stays out.
 TASK = replace(SKEWED, partition=MajorityClasses(5, size=30, p=0.6), opt_out=OptOut(clients=0.2))
@@ -35,7 +36,7 @@ FOUR = {
     "FedAvg": FedAvg(**FAST),
     "FedMix": FedMix(experts=2, server=adam(0.01), personal_bias=True, **FAST),
     "SCAFFOLD": SCAFFOLD(**FAST),
-    "IFCA": IFCA(clusters=3, explore=ifca.Explore(0.3), **FAST),
+    "IFCA": IFCA(clusters=3, explore=ifca.EpsilonGreedy(0.3), **FAST),
 }
 
 
@@ -51,14 +52,14 @@ def simulated(e):
     return state, reports[1:]
 
 
-def bits(leaves):
-    return {n: (t.dtype, t.shape, t.contiguous().numpy().tobytes()) for n, t in leaves.items()}
+def bits(params):
+    return {n: (t.dtype, t.shape, t.contiguous().numpy().tobytes()) for n, t in params.items()}
 
 
 def check(e, keeps):
     """What lies at the server and at every client is what the simulation has; what was sent.
 
-    ``keeps(name)`` is the folder in which "server" or "client-3" keeps what is its own.
+    ``local(name)`` is the folder in which "server" or "client-3" keeps what is its own.
     """
     state, reports = simulated(e)
     # Of each client that takes part the server remembers a row, and of the others none.
@@ -66,9 +67,9 @@ def check(e, keeps):
     held = {n: t[there] if "clients/" in n else t for n, t in state.flat().items()}
     found = load_tensors(keeps("server") / flower.SERVER)[0]
     assert bits(found) == bits({n: t for n, t in held.items() if not n.startswith("local:")})
-    rows = {int(row) for r in reports for row in r.rows} if state.local else set()
-    for row in rows:
-        own, name = {n: t[[row]] for n, t in state.local.items()}, f"client-{row}"
+    clients = {int(row) for r in reports for row in r.rows} if state.client_params else set()
+    for row in clients:
+        own, name = {n: t[[row]] for n, t in state.client_params.items()}, f"client-{row}"
         assert bits(load_tensors(keeps(name) / f"{name}.safetensors")[0]) == bits(own)
     sent = json.loads((keeps("server") / flower.LEDGER).read_text("utf-8"))
     assert [s["clients"] for s in sent] == [r.rows.tolist() for r in reports]
@@ -119,7 +120,7 @@ NOT_THERE = "Densities", "DBE", "SecureSum"  # before it a round of its own, or 
 FEDERATED = {
     name: a if hasattr(a, "of") else replace(a, batch_size=4)
     for name, a in BATTERY.items()
-    if a.federates and name in {*fedlib.algorithms.__all__} - {*FOUR, *NOT_THERE}
+    if a.communicates and name in {*fedlib.algorithms.__all__} - {*FOUR, *NOT_THERE}
 }
 # What travels beside the ledger: every label's row and not only held ones, experts that are pruned,
 # p(y) of all clients, and a number.
@@ -169,21 +170,21 @@ def test_a_machine_can_have_examples_that_nobody_else_has():
     with pytest.raises(ValueError, match=r"of 5 clients, and this is no\. 9"):
         ask(loop, 9, "query.join")
     # Whose training parts are all of the 40 examples but those that it holds out.
-    leaves = load_tensors(home / flower.SERVER)[0]
-    assert leaves["shared:head.bias"].shape == (3,) and leaves["shared:head.bias"].isfinite().all()
+    params = load_tensors(home / flower.SERVER)[0]
+    assert params["shared:head.bias"].shape == (3,) and params["shared:head.bias"].isfinite().all()
 
 
 def test_arrays_come_back_as_they_went():
     odd = torch.tensor([float("nan"), -0.0, 1e-45])
-    leaves = {"b": odd, "a": torch.arange(6).view(2, 3).mT, "none": torch.zeros(0, 3).bool()}
-    leaves["half"], leaves["one"] = torch.tensor([1.5], dtype=torch.bfloat16), torch.tensor(True)
-    record = flower.packed(leaves)
-    assert flower.unpacked(record).keys() == leaves.keys()
+    params = {"b": odd, "a": torch.arange(6).view(2, 3).mT, "none": torch.zeros(0, 3).bool()}
+    params["half"], params["one"] = torch.tensor([1.5], dtype=torch.bfloat16), torch.tensor(True)
+    record = flower.packed(params)
+    assert flower.unpacked(record).keys() == params.keys()
     for name, t in flower.unpacked(record).items():
-        assert t.dtype == leaves[name].dtype and t.shape == leaves[name].shape
-        raw = (x.contiguous().flatten().view(torch.uint8) for x in (t, leaves[name]))
+        assert t.dtype == params[name].dtype and t.shape == params[name].shape
+        raw = (x.contiguous().flatten().view(torch.uint8) for x in (t, params[name]))
         assert torch.equal(*raw)
-    assert flower.payload(app.RecordDict({"x": record})) == 12 + 48 + 0 + 2 + 1
+    assert flower.download(app.RecordDict({"x": record})) == 12 + 48 + 0 + 2 + 1
 
 
 ONE = experiment(FedAvg(**FAST))
@@ -258,8 +259,8 @@ def lying(message=None, dtype=None, **told):
             return app.RecordDict({"told": app.ConfigRecord({**content["told"], **told})})
         if what != "train" or told:
             return content
-        leaves = flower.unpacked(content.array_records["message"])
-        record = flower.packed(message(leaves) if message else leaves)
+        params = flower.unpacked(content.array_records["message"])
+        record = flower.packed(message(params) if message else params)
         if dtype:
             record = app.ArrayRecord(
                 {n: app.Array(dtype, tuple(a.shape), a.stype, a.data) for n, a in record.items()}

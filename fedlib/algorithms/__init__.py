@@ -9,7 +9,7 @@ from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.fedem import FedEM
 from fedlib.algorithms.fedmix import ClusteredFedMix, FedMix, PrunedFedMix
 from fedlib.algorithms.ifca import IFCA
-from fedlib.algorithms.local import CommonestLabel, Densities, Local, Newcomers
+from fedlib.algorithms.local import Local, MajorityClass, NewClients, VAEDensity
 from fedlib.algorithms.mixture import Mixture
 from fedlib.algorithms.personal import APFL, Ditto, FedAMP, PFedMe
 from fedlib.algorithms.pmmoe import FedSynMoE, PMMoE

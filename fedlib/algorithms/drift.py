@@ -11,7 +11,7 @@ from fedlib.algorithms.arithmetic import mean, mean_cross_entropy
 from fedlib.algorithms.fedavg import FedAvg, drop_prefix
 from fedlib.engine import State, Update, uses_precomputed
 from fedlib.federation import Federation, Precomputed
-from fedlib.models import Batch, Net, Params, add_prefix, is_statistic, select_prefix
+from fedlib.models import Batch, FunctionalModel, Params, add_prefix, is_statistic, select_prefix
 from fedlib.values import NonNegativeFloat, PositiveFloat, value
 
 RECEIVED = "received."  # the global model as it came, among what all clients know
@@ -33,23 +33,26 @@ class FedProx(FedAvg):
     0 (A30).
 
     >>> theirs = {"received.w": torch.tensor([1.0, 0.0])}
-    >>> 0.5 / 2 * far({"w": torch.tensor([3.0, 1.0])}, theirs)  # mu = 0.5, |w - w_g|^2 = 5
+    >>> ours = {"w": torch.tensor([3.0, 1.0])}
+    >>> 0.5 / 2 * squared_distance(ours, theirs)  # mu = 0.5, |w - w_g|^2 = 5
     tensor(1.2500)
     """
 
     mu: NonNegativeFloat = 0.01
 
-    def broadcast(self, fed: Federation, state: State) -> Params:
+    def round_constants(self, fed: Federation, state: State) -> Params:
         """Return the received model."""
-        return add_prefix(state.shared, RECEIVED)
+        return add_prefix(state.server_params, RECEIVED)
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy and the proximal term of one mini-batch."""
-        return FedAvg.loss(self, net, params, ctx, batch) + self.mu / 2 * far(params, ctx)
+        return FedAvg.loss(self, net, params, ctx, batch) + self.mu / 2 * squared_distance(
+            params, ctx
+        )
 
 
-def far(params: Params, ctx: Params) -> Tensor:
+def squared_distance(params: Params, ctx: Params) -> Tensor:
     """Return the squared distance of a client's leaves from the received ones."""
     received = select_prefix(ctx, RECEIVED).items()
     squares = [((params[n] - t) ** 2).sum() for n, t in received if not is_statistic(n)]
@@ -72,32 +75,34 @@ class SCAFFOLD(FedAvg):
     twice the traffic of FedAvg.
     """
 
-    trains = ("base.", "head.")
-    keeps = (DRIFT,)
-    plain = True
+    trained = ("base.", "head.")
+    local = (DRIFT,)
+    needs_plain_sgd = True
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model, and control variates that start at zero."""
-        model = FedAvg.leaves(self, fed, seed)
+        model = FedAvg.init_params(self, fed, seed)
         zeros = {n: torch.zeros_like(t) for n, t in model.items() if not is_statistic(n)}
         return {**model, **add_prefix(zeros, CONTROL), **add_prefix(zeros, DRIFT)}
 
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return how many steps each client takes, ``[clients]``."""
-        n = fed.sizes[rows]
+        n = fed.sizes[clients]
         per_epoch = (n / (self.batch_size or max(1.0, float(fed.sizes.max())))).ceil()
         steps = per_epoch * self.epochs if self.steps is None else (n > 0) * self.steps
         return {"steps": steps.to(torch.float32)}
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy, with a linear term whose gradient is c - c_j."""
         loss = FedAvg.loss(self, net, params, ctx, batch)
         for name, c in select_prefix(params, CONTROL).items():
             loss = loss + (params[name] * (c - params[DRIFT + name])).sum()
         return loss
 
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+    def client_update(
+        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
+    ) -> Update:
         """Return the client's new control variate; before - after of the model, and its change."""
         steps = ctx["steps"]
         scale = 1 / (steps.clamp(min=1) * self.client.lr)
@@ -109,15 +114,17 @@ class SCAFFOLD(FedAvg):
         change = {n: t - mine[n] for n, t in own.items()}
         return add_prefix(own, DRIFT), {**model, **add_prefix(change, CONTROL)}
 
-    def share(self, fed: Federation, rows: Tensor) -> Tensor:
+    def share(self, fed: Federation, clients: Tensor) -> Tensor:
         """Return 1 / |S| for every client."""
-        return torch.ones_like(fed.sizes[rows]) / len(rows)
+        return torch.ones_like(fed.sizes[clients]) / len(clients)
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Average the models, and move the control variate by the mean change of all clients."""
-        after = FedAvg.aggregate(self, fed, state, rows, drop_prefix(messages, CONTROL))
-        for name in add_prefix(select_prefix(state.shared, CONTROL), CONTROL):
-            after.shared[name] = state.shared[name] + messages[name].sum(0) / fed.participating
+        after = FedAvg.aggregate(self, fed, state, clients, drop_prefix(messages, CONTROL))
+        for name in add_prefix(select_prefix(state.server_params, CONTROL), CONTROL):
+            after.server_params[name] = (
+                state.server_params[name] + messages[name].sum(0) / fed.participating
+            )
         return after
 
 
@@ -136,30 +143,32 @@ class MOON(FedAvg):
     compares the outputs of a projection head; here, as in PFLlib, inputs of the output layer.
     """
 
-    trains = ("base.", "head.")
-    keeps = (PREVIOUS,)
-    copies: ClassVar[dict[str, str]] = {PREVIOUS: ""}
+    trained = ("base.", "head.")
+    local = (PREVIOUS,)
+    initialised_from: ClassVar[dict[str, str]] = {PREVIOUS: ""}
     mu: NonNegativeFloat = 1.0
     tau: PositiveFloat = 0.5
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model, and itself as the first client's previous one."""
-        model = FedAvg.leaves(self, fed, seed)
+        model = FedAvg.init_params(self, fed, seed)
         return {**model, **add_prefix(select_prefix(model, "base."), f"{PREVIOUS}base.")}
 
-    def broadcast(self, fed: Federation, state: State) -> Params:
+    def round_constants(self, fed: Federation, state: State) -> Params:
         """Return the base of the received model."""
-        return add_prefix(select_prefix(state.shared, "base."), f"{RECEIVED}base.")
+        return add_prefix(select_prefix(state.server_params, "base."), f"{RECEIVED}base.")
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
+    def precompute(
+        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
+    ) -> Precomputed:
         """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
         models = select_prefix(ctx, RECEIVED), select_prefix(frozen, PREVIOUS)
-        h = (net.features(leaves, batch.x) for leaves in models)
+        h = (net.features(params, batch.x) for params in models)
         theirs, mine = (normalize(features, dim=-1, eps=LEAST) for features in h)
         return Precomputed({"apart": (mine - theirs) / self.tau}, {})
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
         weight = batch.weight
         z = self.features(net, params, batch)
@@ -169,7 +178,9 @@ class MOON(FedAvg):
         nearer = (normalize(z, dim=-1, eps=LEAST) * found["apart"]).sum(-1)
         return loss + self.mu * mean(softplus(nearer), weight)
 
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+    def client_update(
+        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
+    ) -> Update:
         """Return the client's model as the previous one of its next round, and before - after."""
         _, message = FedAvg.client_update(self, net, before, after, ctx)
         return {n: after[n.removeprefix(PREVIOUS)] for n in before if self.is_local(n)}, message

@@ -11,7 +11,7 @@ from fedlib.algorithms.arithmetic import at_label, mean, weighted_sum
 from fedlib.engine import Algorithm, Phase, Prediction, State, Update, uses_precomputed
 from fedlib.engine.protocol import tensors
 from fedlib.federation import NOTHING, Federation, Precomputed
-from fedlib.models import Batch, Net, Params, is_statistic
+from fedlib.models import Batch, FunctionalModel, Params, is_statistic
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import PositiveInt, value
@@ -42,22 +42,19 @@ class FedAvg(Algorithm):
     tensor([2.])
     """
 
-    federates: ClassVar[bool] = True
+    communicates: ClassVar[bool] = True
     """Whether clients send anything."""
 
-    plain: ClassVar[bool] = False
+    needs_plain_sgd: ClassVar[bool] = False
     """Whether the method counts on clients that take plain SGD steps of one rate."""
 
-    trains: ClassVar[tuple[str, ...]] = ("",)
+    trained: ClassVar[tuple[str, ...]] = ("",)
     """How the names of the leaves begin that clients train; "" is all of them."""
 
-    keeps: ClassVar[tuple[str, ...]] = ()
-    """How the names of the leaves begin that stay with their client."""
-
-    copies: ClassVar[dict[str, str]] = {}
+    initialised_from: ClassVar[dict[str, str]] = {}
     """How the names of leaves begin that start as others do, and how the names of those begin."""
 
-    may_lack: ClassVar[tuple[str, ...]] = ("base.",)
+    optional: ClassVar[tuple[str, ...]] = ("base.",)
     """Beginnings of names that phases and rates name even where no leaf has them: a frozen base."""
 
     epochs: int = 1
@@ -73,25 +70,30 @@ class FedAvg(Algorithm):
             both = f"epochs={self.epochs} or steps={self.steps}"
             raise ValueError(f"{type(self).__name__}: give {both}, not both")
         o = self.client
-        if self.plain and (not o.is_plain or o.rates or not o.lr):
+        if self.needs_plain_sgd and (not o.is_plain or o.rates or not o.lr):
             raise ValueError(f"{type(self).__name__}'s clients take plain SGD steps, got {o}")
 
     @property
-    def reads_examples(self) -> bool:
+    def predicts_from_inputs(self) -> bool:
         """Whether a client's own network reads the examples that it predicts."""
         return False
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    @property
+    def local(self) -> tuple[str, ...]:
+        """How the names of the parameters begin that stay with their client."""
+        return ()
+
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the fresh leaves of one client and the server."""
-        return placed(fed.net.init(torch_seed(seed, "model", 0)), fed)
+        return to_device(fed.net.init(torch_seed(seed, "model", 0)), fed)
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf stays with its client."""
-        return name.startswith(self.keeps)
+        return name.startswith(self.local)
 
-    def stays(self, leaves: Iterable[str]) -> set[str]:
+    def stays(self, params: Iterable[str]) -> set[str]:
         """Return which of all leaves stay with their client."""
-        return {name for name in leaves if self.is_local(name)}
+        return {name for name in params if self.is_local(name)}
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; every client starts from the same local leaves.
@@ -100,26 +102,32 @@ class FedAvg(Algorithm):
         and copies that it lacks from those of what they are copies of. ValueError if it has none,
         has one in another shape or of other clients, or if only clients have what all share here.
         """
-        leaves = tensors(self, "leaves", self.leaves(fed, seed))
-        if first and not leaves.keys() & (first.shared.keys() | first.local.keys()):
+        params = tensors(self, "init_params", self.init_params(fed, seed))
+        if first and not params.keys() & (first.server_params.keys() | first.client_params.keys()):
             raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
-        first, stays = first or State({}, {}), self.stays(leaves)
-        of = {n: self._source(n, first) for n in leaves}
-        shared = {n: left(first, of[n], t) for n, t in leaves.items() if n not in stays}
-        local = {n: left(first, of[n], t, fed.clients) for n, t in leaves.items() if n in stays}
+        first, stays = first or State({}, {}), self.stays(params)
+        of = {n: self._source(n, first) for n in params}
+        shared = {n: carry_over(first, of[n], t) for n, t in params.items() if n not in stays}
+        local = {
+            n: carry_over(first, of[n], t, fed.num_clients) for n, t in params.items() if n in stays
+        }
         return State(shared, {n: t.clone() for n, t in local.items()})
 
     def _source(self, name: str, first: State) -> str:
         """Return by which name a first stage has what a leaf starts as."""
-        for prefix, of in self.copies.items():
-            if name.startswith(prefix) and name not in first.shared and name not in first.local:
+        for prefix, of in self.initialised_from.items():
+            if (
+                name.startswith(prefix)
+                and name not in first.server_params
+                and name not in first.client_params
+            ):
                 return of + name.removeprefix(prefix)
         return name
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the received shared leaves and the client's own, ``[clients, ...]``."""
-        received = {n: t.expand(len(rows), *t.shape) for n, t in state.shared.items()}
-        return {**received, **{n: t[rows] for n, t in state.local.items()}}
+        received = {n: t.expand(len(clients), *t.shape) for n, t in state.server_params.items()}
+        return {**received, **{n: t[clients] for n, t in state.client_params.items()}}
 
     def phase(self, **more: Any) -> Phase:
         """Return a stretch of training by ``client``, with other fields of ``Phase`` if given.
@@ -128,19 +136,21 @@ class FedAvg(Algorithm):
         """
         schedule = ("batch_size",) if "epochs" in more else ("batch_size", "epochs", "steps")
         usual = {n: getattr(self, n) for n in schedule}
-        return Phase(**{"optimizer": self.client, "train": self.trains, **usual, **more})
+        return Phase(**{"optimizer": self.client, "train": self.trained, **usual, **more})
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the leaves that clients train."""
         return (self.phase(),)
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         logits = net.logits(params, self.features(net, params, batch))
         return -mean(at_label(net.log_probs(logits), batch.y), batch.weight)
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
+    def precompute(
+        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
+    ) -> Precomputed:
         """Return the features instead of the examples where the base stands still.
 
         Where a model drops units, features differ from step to step.
@@ -149,126 +159,138 @@ class FedAvg(Algorithm):
             return NOTHING
         return Precomputed({}, {"h": net.features(frozen, batch.x)})
 
-    def features(self, net: Net, params: Params, batch: Batch) -> Tensor:
+    def features(self, net: FunctionalModel, params: Params, batch: Batch) -> Tensor:
         """Return the features of a mini-batch, ``[B, D]``: looked up, or computed in training."""
         known = batch.precomputed
         return known["h"] if "h" in known else net.features(params, batch.x, batch)
 
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+    def client_update(
+        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
+    ) -> Update:
         """Return before - after of the shared leaves that some phase trains, to be sent."""
         local = self.stays(before)
-        moved = {n for phase in self.phases() for n in phase.moves(before, local)}
+        moved = {n for phase in self.phases() for n in phase.trained_names(before, local)}
         return {}, {n: before[n] - after[n] for n in before if n in moved - local}
 
-    def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
+    def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
         """Return p(s) = N_s / N_S' for every shared leaf."""
-        p = self.share(fed, rows)
-        return {n: p for n in state.shared if n in messages}
+        p = self.share(fed, clients)
+        return {n: p for n in state.server_params if n in messages}
 
-    def share(self, fed: Federation, rows: Tensor) -> Tensor:
+    def share(self, fed: Federation, clients: Tensor) -> Tensor:
         """Return p(s) over the cohort, float64 ``[clients]``; 0 where nobody has an example."""
-        n = fed.sizes[rows]
+        n = fed.sizes[clients]
         return n / n.sum().clamp(min=1)
 
-    def mass(self, p: Tensor, messages: Params) -> Params:
+    def client_weight(self, p: Tensor, messages: Params) -> Params:
         """Return what clients weigh in each leaf that they send, if ``p`` ``[clients]`` by itself.
 
         ``weights`` are these divided by their sums: all that a server needs are two sums.
         """
         return dict.fromkeys(messages, p)
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Step the server's optimiser along the weighted mean of the messages.
 
         A leaf without message stands still; so does an expert (a row k of a leaf with weights
         ``[clients, K]``) to which no client gives any weight.
         """
-        weights = self.weights(fed, state, rows, messages)
+        weights = self.weights(fed, state, clients, messages)
         gradients = {n: weighted_sum(w, messages[n]) for n, w in weights.items()}
         frozen_rows = {n: w.sum(0) == 0 for n, w in weights.items() if w.ndim == 2}
-        return self.moved(fed, state, gradients, frozen_rows)
+        return self.server_update(fed, state, gradients, frozen_rows)
 
-    def moved(
+    def server_update(
         self, fed: Federation, state: State, gradients: Params, frozen_rows: Params | None = None
     ) -> State:
         """Return the state after a step of the server along averaged differences."""
-        gradients = self.regularise(fed, state, gradients)
+        gradients = self.server_penalty(fed, state, gradients)
         # Running statistics are averaged, whatever the optimiser.
-        means = {n: state.shared[n] - g for n, g in gradients.items() if is_statistic(n)}
+        means = {n: state.server_params[n] - g for n, g in gradients.items() if is_statistic(n)}
         moved = {n: g for n, g in gradients.items() if n not in means}
         server = self.server.at(state.round)
-        shared, memory = server_step(server, state.shared, moved, state.optimizer, frozen_rows)
-        return replace(state, shared={**shared, **means}, optimizer=memory)
+        shared, memory = server_step(
+            server, state.server_params, moved, state.server_optimizer, frozen_rows
+        )
+        return replace(state, server_params={**shared, **means}, server_optimizer=memory)
 
-    def regularise(self, fed: Federation, state: State, gradients: Params) -> Params:
+    def server_penalty(self, fed: Federation, state: State, gradients: Params) -> Params:
         """Return the pseudo-gradients with what the server itself adds: here nothing."""
         return gradients
 
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
         """Return the bytes down and up per client, counted from the tensors exchanged."""
-        return equal_bytes(rows, state.shared, {n: t[0] for n, t in messages.items()})
+        return equal_bytes(clients, state.server_params, {n: t[0] for n, t in messages.items()})
 
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Return the global model's log-probabilities, or the batch for a client's own model."""
-        return {"x": x} if self.reads_examples else {"logp": net.logp(shared, x)}
+        return {"x": x} if self.predicts_from_inputs else {"logp": net.logp(shared, x)}
 
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+    def predict(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Prediction:
         """Return the prediction of the global model, or of the client's own."""
         return Prediction.single(code["logp"] if "logp" in code else net.logp(params, code["x"]))
 
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+    def new_client_output(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Params:
         """Return a client's prediction p(y|x, s) for a new client's examples."""
         return {"p": self.predict(net, params, ctx, code).logp.exp()}
 
-    def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
+    def combine_clients(
+        self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
+    ) -> Tensor:
         """Return the logarithm of the mean prediction, or what the mean logits predict."""
         return outputs["logits"].log_softmax(-1) if "logits" in outputs else outputs["p"].log()
 
 
-def left(first: State, name: str, fresh: Tensor, clients: int | None = None) -> Tensor:
+def carry_over(first: State, name: str, fresh: Tensor, clients: int | None = None) -> Tensor:
     """Return a leaf as a first stage left it, or ``fresh``; ``[clients, ...]`` if it is local.
 
     ValueError for another shape, and for what only clients have and all are to share.
     """
-    own = name in first.local and (clients is not None or name not in first.shared)
+    own = name in first.client_params and (clients is not None or name not in first.server_params)
     if own and clients is None:
         raise ValueError(f"{name} is each client's own in the first stage, and shared by all here")
-    found = first.local[name] if own else first.shared.get(name, fresh)
+    found = first.client_params[name] if own else first.server_params.get(name, fresh)
     needed = (clients, *fresh.shape) if own else fresh.shape
     if found.shape != needed:
         raise ValueError(f"{name} is {[*found.shape]} in the first stage, and {[*needed]} here")
     return found if own or clients is None else found.expand(clients, *fresh.shape)
 
 
-def own_leaves(first: State, fed: Federation) -> Params:
+def own_params(first: State, fed: Federation) -> Params:
     """Return the clients' own leaves after a first stage; ValueError if these are other clients."""
-    for name, leaf in first.local.items():
-        if len(leaf) != fed.clients:
-            here = f"{fed.clients} clients here"
-            raise ValueError(f"{name} is of {len(leaf)} clients in the first stage: {here}")
-    return first.local
+    for name, param in first.client_params.items():
+        if len(param) != fed.num_clients:
+            here = f"{fed.num_clients} clients here"
+            raise ValueError(f"{name} is of {len(param)} clients in the first stage: {here}")
+    return first.client_params
 
 
-def drop_prefix(leaves: Params, prefix: str) -> Params:
+def drop_prefix(params: Params, prefix: str) -> Params:
     """Return the leaves whose names do not begin with ``prefix``."""
-    return {n: t for n, t in leaves.items() if not n.startswith(prefix)}
+    return {n: t for n, t in params.items() if not n.startswith(prefix)}
 
 
-def nbytes(leaves: Params) -> int:
+def nbytes(params: Params) -> int:
     """Return the bytes of some tensors."""
-    return sum(t.numel() * t.element_size() for t in leaves.values())
+    return sum(t.numel() * t.element_size() for t in params.values())
 
 
-def equal_bytes(rows: Tensor, down: Params, up: Params) -> Bytes:
-    """Return the bytes of what every client of ``rows`` is sent and sends."""
-    return torch.full((len(rows),), nbytes(down)), torch.full((len(rows),), nbytes(up))
+def equal_bytes(clients: Tensor, down: Params, up: Params) -> Bytes:
+    """Return the bytes of what every client of ``clients`` is sent and sends."""
+    return torch.full((len(clients),), nbytes(down)), torch.full((len(clients),), nbytes(up))
 
 
-def placed(leaves: Params, fed: Federation) -> Params:
+def to_device(params: Params, fed: Federation) -> Params:
     """Return the same leaves on the device of a federation."""
-    return {n: t.to(fed.device) for n, t in leaves.items()}
+    return {n: t.to(fed.device) for n, t in params.items()}
 
 
-def rows_of(leaves: Params, fed: Federation) -> Params:
+def broadcast_to_clients(params: Params, fed: Federation) -> Params:
     """Return the same leaves for every client, ``[clients, ...]``, each to be trained."""
-    return {n: t.expand(fed.clients, *t.shape).clone() for n, t in placed(leaves, fed).items()}
+    return {
+        n: t.expand(fed.num_clients, *t.shape).clone() for n, t in to_device(params, fed).items()
+    }

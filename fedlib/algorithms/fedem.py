@@ -7,12 +7,20 @@ from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, mean
 from fedlib.algorithms.drift import RECEIVED, FedProx
-from fedlib.algorithms.fedavg import FedAvg, placed
+from fedlib.algorithms.fedavg import FedAvg, to_device
 from fedlib.algorithms.fedmix import EXPERTS, dropping, in_training
 from fedlib.engine import BLOCK, Cohort, Phase, Prediction, State, Update, uses_precomputed
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.federation import Federation, Precomputed
-from fedlib.models import Batch, Net, Params, add_prefix, map_experts, select_prefix, stack
+from fedlib.models import (
+    Batch,
+    FunctionalModel,
+    Params,
+    add_prefix,
+    map_experts,
+    select_prefix,
+    stack,
+)
 from fedlib.randomness import torch_seed
 from fedlib.values import PositiveInt, value
 
@@ -41,37 +49,41 @@ class FedEM(FedAvg):
     tensor([[0.5000, 0.5000]])
     """
 
-    trains = (EXPERTS,)
-    keeps = (PI,)
+    trained = (EXPERTS,)
+    local = (PI,)
     experts: PositiveInt = 3
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return K differently initialised components, and equal shares."""
         models = [fed.net.init(torch_seed(seed, "model", k)) for k in range(self.experts)]
         shares = torch.full((self.experts,), 1 / self.experts)
-        return placed({**add_prefix(stack(models), EXPERTS), PI: shares}, fed)
+        return to_device({**add_prefix(stack(models), EXPERTS), PI: shares}, fed)
 
-    broadcast = FedProx.broadcast  # the received components
+    round_constants = FedProx.round_constants  # the received components
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the components."""
-        return (self.phase(noise=dropping(self.experts)),)
+        return (self.phase(random_inputs=dropping(self.experts)),)
 
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Return every component's log p(y|x), ``[B, K, classes]``."""
         return map_experts(partial(_expert_output, net), select_prefix(shared, EXPERTS), x)
 
-    def responsibilities(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def responsibilities(
+        self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch
+    ) -> Tensor:
         """Return q_i(k) of the received components, ``[B, K]``."""
-        log_p = self.encode(net, select_prefix(ctx, RECEIVED), batch.x)["logp"]
+        log_p = self.shared_forward(net, select_prefix(ctx, RECEIVED), batch.x)["logp"]
         return posterior(params[PI], at_label(log_p, batch.y)).detach()
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
+    def precompute(
+        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
+    ) -> Precomputed:
         """Return q of every example, for all of the round."""
         return Precomputed({"q": self.responsibilities(net, frozen, ctx, batch)}, {})
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropies of one mini-batch, each example's in the shares q."""
         q = batch.precomputed.get("q")
         if q is None:
@@ -79,38 +91,46 @@ class FedEM(FedAvg):
         code = in_training(partial(_expert_output, net), net, params, batch)
         return -mean((q * at_label(code["logp"], batch.y)).sum(-1), batch.weight)
 
-    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
+    def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return the client's new shares pi, the mean q over all of its examples."""
-        fed, rows = cohort.fed, cohort.rows
-        ask = vmap_clients(one_client(self.responsibilities, fed.net, cohort.common), len(rows))
-        total = torch.zeros(len(rows), self.experts, device=fed.device)
-        for batch in fed.train.blocks(rows, BLOCK):
-            q = ask({PI: cohort.leaves[PI]}, cohort.context, batch)
+        fed, clients = cohort.fed, cohort.clients
+        ask = vmap_clients(one_client(self.responsibilities, fed.net, cohort.common), len(clients))
+        total = torch.zeros(len(clients), self.experts, device=fed.device)
+        for batch in fed.train.blocks(clients, BLOCK):
+            q = ask({PI: cohort.params[PI]}, cohort.context, batch)
             total += (q * batch.weight.unsqueeze(-1)).sum(1)
         n = total.sum(1, keepdim=True)
-        pi = torch.where(n > 0, total / torch.where(n > 0, n, 1), cohort.leaves[PI])
+        pi = torch.where(n > 0, total / torch.where(n > 0, n, 1), cohort.params[PI])
         return {**update[0], PI: pi}, update[1]
 
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+    def predict(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Prediction:
         """Return the mixture's prediction, and the shares pi as its gate."""
         logp = code["logp"]
         gate = params[PI].expand(len(logp), -1)
         return Prediction((logp + gate.log().unsqueeze(-1)).logsumexp(-2), gate)
 
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+    def new_client_output(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Params:
         """Return the client's shares."""
         return {"gate": params[PI].expand(len(code["logp"]), -1)}
 
-    def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
+    def combine_clients(
+        self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
+    ) -> Tensor:
         """Return the prediction of the mixture in the mean shares."""
         return (code["logp"] + outputs["gate"].log().unsqueeze(-1)).logsumexp(-2)
 
-    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+    def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return every client's shares, ``[clients, K]``, rows in the order of their ids."""
-        return {"clusters": state.local[PI][fed.by_id]}
+        return {"clusters": state.client_params[PI][fed.by_id]}
 
 
-def _expert_output(net: Net, w: Params, x: Tensor, batch: Batch | None = None) -> Params:
+def _expert_output(
+    net: FunctionalModel, w: Params, x: Tensor, batch: Batch | None = None
+) -> Params:
     return {"logp": net(w, x, batch).log_softmax(-1)}
 
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, entropy, mean, mean_of, weighted_sum
-from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, nbytes, placed
+from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, nbytes, to_device
 from fedlib.engine import Phase, Prediction, State, Update, uses_precomputed
 from fedlib.engine.protocol import DROPOUT, SHAPES
 from fedlib.federation import NOTHING, Federation, Precomputed
-from fedlib.models import Batch, Net, Params, Statistics
-from fedlib.models.net import add_prefix, map_experts, select_prefix, stack
+from fedlib.models import Batch, FunctionalModel, Params, Statistics
+from fedlib.models.functional_model import add_prefix, map_experts, select_prefix, stack
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import NonNegativeFloat, PositiveFloat, Share, value
@@ -70,7 +70,7 @@ class FedMix(FedAvg):
             [0.6000, 0.9000]])
     """
 
-    may_lack = (*FedAvg.may_lack, "bias", "phi")  # without a personal bias; ClusteredFedMix
+    optional = (*FedAvg.optional, "bias", "phi")  # without a personal bias; ClusteredFedMix
     server: Optimizer = adam(1e-3)
     experts: Annotated[int, "[1, 1024]"] = 4
     condition: str = "label"
@@ -80,7 +80,7 @@ class FedMix(FedAvg):
     phi_scale: NonNegativeFloat = 0.0
     personal_bias: bool = False
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return K differently initialised experts, phi, and a gate that starts uniform (A14)."""
         k, values = self.experts, fed.values(self.condition)
         experts = stack([fed.net.init(torch_seed(seed, "model", i)) for i in range(k)])
@@ -88,29 +88,31 @@ class FedMix(FedAvg):
         noise = torch.Generator().manual_seed(torch_seed(seed, "model", k))
         phi = self.phi_scale * torch.randn(values, k, generator=noise)
         gate = {"gate.A": torch.zeros(fed.net.width, k), "gate.b": torch.zeros(k)}
-        return placed({**add_prefix(experts, EXPERTS), "phi": phi, **gate, **personal}, fed)
+        return to_device({**add_prefix(experts, EXPERTS), "phi": phi, **gate, **personal}, fed)
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is the personal bias or, unless averaged, of the gate theta_s."""
         return name == "bias" or (name.startswith("gate.") and self.gates == "local")
 
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return p(y|s), ``[clients, values]``, which each client knows of itself."""
-        return {"p_y": fed.shares(self.condition)[rows]}
+        return {"p_y": fed.shares(self.condition)[clients]}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase; the original mixture has no q and leaves phi alone."""
         moving = (EXPERTS, "gate.", "bias") if self.objective == "likelihood" else ("",)
-        return (self.phase(train=moving, noise=dropping(self.experts)),)
+        return (self.phase(train=moving, random_inputs=dropping(self.experts)),)
 
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Return every expert's h_k(x) ``[B, K, D]`` and log p_{w_k}(y|x) ``[B, K, classes]``.
 
         A personal bias is not in there yet: ``log_probs`` adds it.
         """
         return map_experts(partial(self._expert_output, net), select_prefix(shared, EXPERTS), x)
 
-    def _expert_output(self, net: Net, w: Params, x: Tensor, batch: Batch | None = None) -> Params:
+    def _expert_output(
+        self, net: FunctionalModel, w: Params, x: Tensor, batch: Batch | None = None
+    ) -> Params:
         """Return one expert's features and log-probabilities."""
         none = {BIAS: x.new_zeros(net.classes)} if self.personal_bias else {}
         h = net.features(w, x, batch)
@@ -120,30 +122,32 @@ class FedMix(FedAvg):
         """Return the experts' log-probabilities with the client's bias, if that is personal."""
         return (logp + params["bias"]).log_softmax(-1) if self.personal_bias else logp
 
-    def marginal(self, params: Params, ctx: Params) -> Tensor:
+    def label_marginal(self, params: Params, ctx: Params) -> Tensor:
         """Return q(z|s) of a client, ``[K]``."""
         return q_of_client(params["phi"], ctx["p_y"])
 
-    def pool(self, params: Params, ctx: Params) -> Tensor:
+    def pool_weights(self, params: Params, ctx: Params) -> Tensor:
         """Return the weights of the experts' features in the gate's input, ``[K]`` (eq. 9)."""
-        return self.marginal(params, ctx)
+        return self.label_marginal(params, ctx)
 
     def gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
         """Return log p_theta_s(z|x, s) ``[B, K]`` from the experts' features (eq. 9).
 
         The loss trains experts through h_k(x), but not phi through q(z|s) (A08).
         """
-        pooled = torch.einsum("k,bkd->bd", self.pool(params, ctx).detach(), h)
+        pooled = torch.einsum("k,bkd->bd", self.pool_weights(params, ctx).detach(), h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
+    def precompute(
+        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
+    ) -> Precomputed:
         """Return what experts predict instead of the examples, where these stand still."""
         if not any(name.startswith(EXPERTS) for name in frozen):
             return NOTHING
-        return Precomputed({}, self.encode(net, frozen, batch.x))
+        return Precomputed({}, self.shared_forward(net, frozen, batch.x))
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
         code = batch.precomputed
         if "logp" not in code:
@@ -152,13 +156,13 @@ class FedMix(FedAvg):
         gate = self.gate(params, ctx, code["h"])
         if self.objective == "likelihood":
             return -mean((log_p + gate).logsumexp(-1), batch.weight)
-        return -mean(self.bound(params, ctx, batch, log_p, gate), batch.weight)
+        return -mean(self.elbo(params, ctx, batch, log_p, gate), batch.weight)
 
     def logits(self, params: Params, batch: Batch) -> Tensor:
         """Return the logits of q(z|y), or of q given other side information, ``[B, K]``."""
         return params["phi"][batch.y if self.condition == "label" else batch.side[self.condition]]
 
-    def bound(
+    def elbo(
         self, params: Params, ctx: Params, batch: Batch, log_p: Tensor, gate: Tensor
     ) -> Tensor:
         """Return E_q(z|y)[log p(y|x, z) p(z|x, s)] ``[B]``, with H(q) if that is the objective."""
@@ -166,20 +170,28 @@ class FedMix(FedAvg):
         bound = (q * (log_p + gate)).sum(-1)
         return bound + entropy(q) if self.objective == "entropy" else bound
 
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+    def client_update(
+        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
+    ) -> Update:
         """Return before - after of what is shared, and q(z|s) with the client's phi (A08)."""
         own, deltas = FedAvg.client_update(self, net, before, after, ctx)
-        q = {} if self.objective == "likelihood" else {"q_s": self.marginal(after, ctx)}
+        q = {} if self.objective == "likelihood" else {"q_s": self.label_marginal(after, ctx)}
         return own, {**deltas, **q}
 
-    def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
+    def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
         """Return p(s|z) ``[clients, K]`` for the experts (eq. 8) and p(s) for phi and gates."""
-        p = self.share(fed, rows)
-        q = messages["q_s"].double() if "q_s" in messages else torch.ones(len(rows), self.experts)
+        p = self.share(fed, clients)
+        q = (
+            messages["q_s"].double()
+            if "q_s" in messages
+            else torch.ones(len(clients), self.experts)
+        )
         mine = client_given_expert(q.to(p), p)
-        return {n: mine if n.startswith(EXPERTS) else p for n in state.shared if n in messages}
+        return {
+            n: mine if n.startswith(EXPERTS) else p for n in state.server_params if n in messages
+        }
 
-    def mass(self, p: Tensor, messages: Params) -> Params:
+    def client_weight(self, p: Tensor, messages: Params) -> Params:
         """Return p q(z|s) ``[clients, K]`` for the experts, p for phi and gates.
 
         Where nobody tells q(z|s) it is 1 / K.
@@ -188,11 +200,11 @@ class FedMix(FedAvg):
         mine = p.unsqueeze(1) * messages.get("q_s", uniform).to(p)
         return {n: mine if n.startswith(EXPERTS) else p for n in messages if n != "q_s"}
 
-    def regularise(self, fed: Federation, state: State, gradients: Params) -> Params:
+    def server_penalty(self, fed: Federation, state: State, gradients: Params) -> Params:
         """Subtract lambda_H grad_phi H(sum_c q(z|c) p(c)): keeps experts from dying early."""
         if "phi" not in gradients or self.marginal_entropy == 0:
             return gradients
-        pull = marginal_entropy_gradient(state.shared["phi"], self._prior(fed))
+        pull = marginal_entropy_gradient(state.server_params["phi"], self._prior(fed))
         return {**gradients, "phi": gradients["phi"] - self.marginal_entropy * pull}
 
     @property
@@ -202,36 +214,42 @@ class FedMix(FedAvg):
 
     def _prior(self, fed: Federation) -> Tensor:
         """Return p(y) over the examples of all clients that take part, ``[values]`` (A06)."""
-        rows = fed.member_rows
-        p = weighted_sum(fed.sizes[rows], fed.shares(self.condition)[rows])
+        clients = fed.member_rows
+        p = weighted_sum(fed.sizes[clients], fed.shares(self.condition)[clients])
         return p / p.sum().clamp(min=1)
 
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+    def predict(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Prediction:
         """Return log sum_z p(y|x, z) p(z|x, s) (algorithm 1, first way to test) and the gate."""
-        gate = self.open(params, ctx, code["h"])
+        gate = self.predict_gate(params, ctx, code["h"])
         logp = self.log_probs(params, code["logp"])
         return Prediction((logp + gate.unsqueeze(-1)).logsumexp(-2), gate.exp())
 
-    def open(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
+    def predict_gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
         """Return the gate of predictions, log p(z|x, s) over the experts that features are of."""
         return self.gate(params, ctx, h)
 
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+    def new_client_output(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Params:
         """Return the client's p(z|x, s), and its bias if it has a personal one."""
-        gate = self.open(params, ctx, code["h"]).exp()
+        gate = self.predict_gate(params, ctx, code["h"]).exp()
         own = {"bias": params["bias"].expand(gate.shape[0], -1)} if self.personal_bias else {}
         return {"gate": gate, **own}
 
-    def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
+    def combine_clients(
+        self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
+    ) -> Tensor:
         """Return log sum_z p(y|x, z) p(z|x) with the marginalised gate (App. F)."""
         logp = self.log_probs({n: t.unsqueeze(-2) for n, t in outputs.items()}, code["logp"])
         return (logp + outputs["gate"].log().unsqueeze(-1)).logsumexp(-2)
 
-    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+    def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return q(z|y) ``[values, K]``, its mean entropy and its marginal's entropy (nats)."""
         if self.objective == "likelihood":
             return {}
-        q = state.shared["phi"].softmax(-1)
+        q = state.server_params["phi"].softmax(-1)
         p = self._prior(fed)
         return {"q": q, "q_entropy": p @ entropy(q), "q_marginal_entropy": entropy(p @ q)}
 
@@ -244,7 +262,9 @@ def dropping(experts: int) -> tuple[tuple[str, str], ...]:
     return tuple((f"expert:{k}", DROPOUT) for k in range(1, experts))
 
 
-def in_training(output: Callable[..., Params], net: Net, params: Params, batch: Batch) -> Params:
+def in_training(
+    output: Callable[..., Params], net: FunctionalModel, params: Params, batch: Batch
+) -> Params:
     """Return what ``output(w, x, batch)`` makes of every expert, ``[B, K, ...]``, as in training.
 
     Each has noise of its own, and running statistics that move as a plain model's do.
@@ -253,11 +273,11 @@ def in_training(output: Callable[..., Params], net: Net, params: Params, batch: 
     if not (net.noise or net.remembers):
         return map_experts(output, experts, batch.x)
     count = len(next(iter(experts.values())))
-    rows = [{n: t[k] for n, t in experts.items()} for k in range(count)]
+    clients = [{n: t[k] for n, t in experts.items()} for k in range(count)]
     record = batch.statistics or Statistics({})
     moving = {n: name for n, t in experts.items() if (name := record.name(t))}
     outputs, moved = [], []
-    for k, w in enumerate(rows):
+    for k, w in enumerate(clients):
         mine = Statistics({name: w[n] for n, name in moving.items()})
         own = replace(batch, statistics=mine)
         if batch.noise is not None:
@@ -330,27 +350,32 @@ class PrunedFedMix(FedMix):
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, in which the server takes p(z|s) to be 1 / K."""
-        uniform = torch.full((fed.clients, self.experts), 1 / self.experts, device=fed.device)
-        return replace(FedMix.init(self, fed, seed, first), memory={MEMORY: uniform})
+        uniform = torch.full((fed.num_clients, self.experts), 1 / self.experts, device=fed.device)
+        return replace(FedMix.init(self, fed, seed, first), server_memory={MEMORY: uniform})
 
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return p(y|s), which experts are sent (1 or 0), and all experts with those first."""
-        sent = self._sent(state, rows).to(torch.int64)
+        sent = self._sent(state, clients).to(torch.int64)
         order = torch.argsort(sent, dim=1, descending=True, stable=True)
-        known = FedMix.client_context(self, fed, state, rows)
+        known = FedMix.client_constants(self, fed, state, clients)
         return {**known, "sent": sent, "order": order, SHAPES: sent.sum(1)}
 
-    def payload(self, state: State, row: int) -> State:
+    def download(self, state: State, row: int) -> State:
         """Return the shared leaves, and the client's own p(z|s) as the server remembers it."""
-        return State(state.shared, {}, memory={MEMORY: state.memory[MEMORY][[row]]})
+        return State(
+            state.server_params, {}, server_memory={MEMORY: state.server_memory[MEMORY][[row]]}
+        )
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the experts that the clients are sent, and all other leaves."""
-        ctx = self.client_context(fed, state, rows)
+        ctx = self.client_constants(fed, state, clients)
         mine = ctx["order"][:, : int(ctx[SHAPES][0])]
-        experts = {n: t[mine] for n, t in state.shared.items() if n.startswith(EXPERTS)}
-        rest = drop_prefix(state.shared, EXPERTS)
-        return {**experts, **FedAvg.start(self, fed, State(rest, state.local), rows)}
+        experts = {n: t[mine] for n, t in state.server_params.items() if n.startswith(EXPERTS)}
+        rest = drop_prefix(state.server_params, EXPERTS)
+        return {
+            **experts,
+            **FedAvg.client_params(self, fed, State(rest, state.client_params), clients),
+        }
 
     def kept(self, q: Tensor, ctx: Params) -> Tensor:
         """Return which experts are not pruned by a client with q(z|s), bool ``[K]``.
@@ -361,9 +386,9 @@ class PrunedFedMix(FedMix):
         keep = sent & (q >= self.eta / self.experts)
         return torch.where(keep.any(), keep, sent)
 
-    def pool(self, params: Params, ctx: Params) -> Tensor:
+    def pool_weights(self, params: Params, ctx: Params) -> Tensor:
         """Return q'(z|s): only kept experts have features, ``[K]``."""
-        q = self.marginal(params, ctx)
+        q = self.label_marginal(params, ctx)
         return renormalised(q, self.kept(q, ctx))
 
     def gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
@@ -373,26 +398,28 @@ class PrunedFedMix(FedMix):
             h = every.index_add(1, ctx["order"][: h.shape[-2]], h)
         return FedMix.gate(self, params, ctx, h)
 
-    def bound(
+    def elbo(
         self, params: Params, ctx: Params, batch: Batch, log_p: Tensor, gate: Tensor
     ) -> Tensor:
         """Return E_q'(z|y)[log p(y|x, z)] + E_q(z|y)[log p(z|x, s)] ``[B]`` (algorithm 2)."""
-        keep = self.kept(self.marginal(params, ctx).detach(), ctx)
+        keep = self.kept(self.label_marginal(params, ctx).detach(), ctx)
         logits = self.logits(params, batch)
         # The softmax over kept experts is q(z|y) zeroed and renormalised; it never divides by 0.
         mine = logits.masked_fill(~keep, -torch.inf).softmax(-1)
         listed = (logits.softmax(-1) * gate).sum(-1)  # the gate's term keeps all of q (A11)
         return (self._held(mine, ctx, log_p) * log_p).sum(-1) + listed
 
-    def open(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
+    def predict_gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
         """Return the gate of predictions, restricted to the experts that a client has."""
         gate = self.gate(params, ctx, h).masked_fill(ctx["sent"] == 0, -torch.inf).log_softmax(-1)
         return self._held(gate, ctx, h[..., 0])
 
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+    def client_update(
+        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
+    ) -> Update:
         """Return before - after, zero for experts that are not sent back, q'(z|s) and q(z|s)."""
         own, deltas = FedAvg.client_update(self, net, before, after, ctx)
-        q = self.marginal(after, ctx)
+        q = self.label_marginal(after, ctx)
         keep = self.kept(q, ctx)
         for name, mine in deltas.items():
             if name.startswith(EXPERTS):
@@ -402,34 +429,34 @@ class PrunedFedMix(FedMix):
                 deltas[name] = none.index_add(0, held, back)
         return own, {**deltas, "q_s": renormalised(q, keep), "q_raw": q}
 
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
         """Return the bytes down and up per client: only experts that are sent count.
 
         Of the two forms of q(z|s) one goes up, K numbers: the other follows from it.
         """
-        expert = nbytes(select_prefix(state.shared, EXPERTS)) // self.experts
-        rest, back = nbytes(drop_prefix(state.shared, EXPERTS)), messages["q_s"]
+        expert = nbytes(select_prefix(state.server_params, EXPERTS)) // self.experts
+        rest, back = nbytes(drop_prefix(state.server_params, EXPERTS)), messages["q_s"]
         up = (back > 0).sum(1) * expert + rest + self.experts * back.element_size()
-        return self._sent(state, rows).sum(1) * expert + rest, up
+        return self._sent(state, clients).sum(1) * expert + rest, up
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Take FedMix's step, with p(s|z) from q'(z|s), and remember the cohort's q(z|s)."""
-        after = FedMix.aggregate(self, fed, state, rows, messages)
-        p = state.memory[MEMORY].index_copy(0, rows, messages["q_raw"])
-        return replace(after, memory={**after.memory, MEMORY: p})
+        after = FedMix.aggregate(self, fed, state, clients, messages)
+        p = state.server_memory[MEMORY].index_copy(0, clients, messages["q_raw"])
+        return replace(after, server_memory={**after.server_memory, MEMORY: p})
 
-    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+    def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what FedMix does, and how many experts are sent on average, to who takes part."""
         mean = self._sent(state, fed.member_rows).sum(1).to(torch.float64).mean()
-        return {**FedMix.observe(self, fed, state), "experts_sent": mean}
+        return {**FedMix.log_metrics(self, fed, state), "experts_sent": mean}
 
-    def _sent(self, state: State, rows: Tensor) -> Tensor:
+    def _sent(self, state: State, clients: Tensor) -> Tensor:
         """Return which experts some clients are sent, bool ``[clients, K]``.
 
         The server takes p(z|s) to be 1 / K where it remembers nobody: in a second stage.
         """
-        uniform = torch.full((len(rows), self.experts), 1 / self.experts, device=rows.device)
-        p = state.memory[MEMORY][rows] if MEMORY in state.memory else uniform
+        uniform = torch.full((len(clients), self.experts), 1 / self.experts, device=clients.device)
+        p = state.server_memory[MEMORY][clients] if MEMORY in state.server_memory else uniform
         return p >= 0.9 * self.eta / self.experts
 
     def _held(self, values: Tensor, ctx: Params, like: Tensor) -> Tensor:
@@ -464,34 +491,34 @@ class ClusteredFedMix(FedMix):
     tensor([0.7311, 0.2689])
     """
 
-    plain = True
+    needs_plain_sgd = True
     objective: Annotated[str, ("map",)] = "map"
     damping: Annotated[float, "[0, 1)"] = 0.75
     entropy_weight: PositiveFloat = 1.0
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return FedMix's leaves with a uniform pi in place of phi."""
-        leaves = FedMix.leaves(self, fed, seed)
-        del leaves["phi"]
-        return {**leaves, "pi": torch.full((self.experts,), 1 / self.experts, device=fed.device)}
+        params = FedMix.init_params(self, fed, seed)
+        del params["phi"]
+        return {**params, "pi": torch.full((self.experts,), 1 / self.experts, device=fed.device)}
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is pi or otherwise personal."""
         return name == "pi" or FedMix.is_local(self, name)
 
-    client_context = FedAvg.client_context  # nothing: no label counts are needed
+    client_constants = FedAvg.client_constants  # nothing: no label counts are needed
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase in which pi moves at the rate 1 - damping."""
         rates = (("pi", 1 - self.damping),)
         noise = dropping(self.experts)
-        return (self.phase(optimizer=replace(self.client, rates=rates), noise=noise),)
+        return (self.phase(optimizer=replace(self.client, rates=rates), random_inputs=noise),)
 
-    def marginal(self, params: Params, ctx: Params) -> Tensor:
+    def label_marginal(self, params: Params, ctx: Params) -> Tensor:
         """Return pi = q(z|s), ``[K]``, a probability to the last bit."""
         return params["pi"] / params["pi"].sum()
 
-    def bound(
+    def elbo(
         self, params: Params, ctx: Params, batch: Batch, log_p: Tensor, gate: Tensor
     ) -> Tensor:
         """Return E_pi[log p(y, z|x, s)] ``[B]`` with the pi that this batch leads to (eq. 10)."""
@@ -502,9 +529,9 @@ class ClusteredFedMix(FedMix):
         # Zero in value: the loss that is reported stays the bound.
         return (joint * pi).sum(-1) - (off - off.detach())
 
-    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+    def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return every client's q(z|s), ``[clients, K]``, rows in the order of their ids."""
-        return {"clusters": state.local["pi"][fed.by_id]}
+        return {"clusters": state.client_params["pi"][fed.by_id]}
 
 
 def posterior(average: Tensor, entropy_weight: float = 1.0) -> Tensor:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, one_hot
-from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, nbytes, placed
+from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, nbytes, to_device
 from fedlib.engine import Prediction, State, encode
-from fedlib.federation import Federation, Table
+from fedlib.federation import ClientData, Federation
 from fedlib.metrics import truth
-from fedlib.models import Net, Params, add_prefix, map_experts, select_prefix, stack
+from fedlib.models import FunctionalModel, Params, add_prefix, map_experts, select_prefix, stack
 from fedlib.randomness import generator, torch_seed
 from fedlib.values import NonNegativeFloat, PositiveInt, Share, value
 
@@ -24,15 +24,15 @@ CHOICE = "clients/choice"
 DRAWS = 100  # initialisations that are tried
 
 
-@value
-class Explore:
+@value(kind="Explore")
+class EpsilonGreedy:
     """How often a client trains a cluster drawn at random: eps (t + 1)^-decay in round t.
 
     ``decay`` 0 is a constant rate, 1 is eps / (t + 1), anything between a slower power law.
 
     Reference: Isaksson et al. (003), whose rate is constant.
 
-    >>> Explore(0.5, decay=1.0).at(4)
+    >>> EpsilonGreedy(0.5, decay=1.0).at(4)
     0.1
     """
 
@@ -74,18 +74,21 @@ class ClusterStop:
         share = one_hot(choice, fit.shape[1])[~mine.isnan()]
         count = share.sum(0)
         loss = mine[~mine.isnan()] @ share.to(mine.dtype) / count
-        asked = (count > 0) & state.memory[OPEN]
-        better = asked & (loss < state.memory[BEST])
-        stale = torch.where(better, 0, state.memory[STALE] + (asked & ~better))
-        closing = state.memory[OPEN] & (stale >= self.patience)
-        now, kept = select_prefix(state.shared, CLUSTERS), select_prefix(state.memory, KEPT)
+        asked = (count > 0) & state.server_memory[OPEN]
+        better = asked & (loss < state.server_memory[BEST])
+        stale = torch.where(better, 0, state.server_memory[STALE] + (asked & ~better))
+        closing = state.server_memory[OPEN] & (stale >= self.patience)
+        now, kept = (
+            select_prefix(state.server_params, CLUSTERS),
+            select_prefix(state.server_memory, KEPT),
+        )
         kept = {n: _rows(better, t, kept[n]) for n, t in now.items()}
         shared = {n: _rows(closing, kept[n], t) for n, t in now.items()}
-        best = torch.where(better, loss, state.memory[BEST])
-        checked = {BEST: best, STALE: stale, OPEN: state.memory[OPEN] & ~closing}
-        memory = {**state.memory, **checked, **add_prefix(kept, KEPT)}
-        shared = {**state.shared, **add_prefix(shared, CLUSTERS)}
-        return replace(state, shared=shared, memory=memory)
+        best = torch.where(better, loss, state.server_memory[BEST])
+        checked = {BEST: best, STALE: stale, OPEN: state.server_memory[OPEN] & ~closing}
+        memory = {**state.server_memory, **checked, **add_prefix(kept, KEPT)}
+        shared = {**state.server_params, **add_prefix(shared, CLUSTERS)}
+        return replace(state, server_params=shared, server_memory=memory)
 
 
 @value
@@ -110,13 +113,13 @@ class IFCA(FedAvg):
     """
 
     clusters: PositiveInt = 2
-    explore: Explore = Explore(0.0)
+    explore: EpsilonGreedy = EpsilonGreedy(0.0)
     inference: Annotated[str, ("validation", "train")] = "validation"
     clustered: str = ""
     least_share: Share = 0.0
     stop: ClusterStop | None = None
 
-    def leaves(self, fed: Federation, seed: int, draw: int = 0) -> Params:
+    def init_params(self, fed: Federation, seed: int, draw: int = 0) -> Params:
         """Return J differently initialised models, what is not ``clustered`` once."""
         at = range(draw * self.clusters, (draw + 1) * self.clusters)
         models = [fed.net.init(torch_seed(seed, "model", i)) for i in at]
@@ -124,23 +127,27 @@ class IFCA(FedAvg):
         if not mine[0]:
             raise ValueError(f"no leaf begins with IFCA.clustered = {self.clustered!r}")
         rest = drop_prefix(models[0], self.clustered)
-        return placed({**add_prefix(stack(mine), CLUSTERS), **rest}, fed)
+        return to_device({**add_prefix(stack(mine), CLUSTERS), **rest}, fed)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the initial clusters; RuntimeError if no draw gives each its ``least_share``."""
         initial = FedAvg.init(self, fed, seed, first)
-        shared = self._fair(fed, initial.shared, seed) if self.least_share else initial.shared
-        nobody = torch.full((fed.clients,), -1, device=fed.device)
+        shared = (
+            self._fair(fed, initial.server_params, seed)
+            if self.least_share
+            else initial.server_params
+        )
+        nobody = torch.full((fed.num_clients,), -1, device=fed.device)
         memory = {CHOICE: nobody, OPEN: torch.ones(self.clusters, device=fed.device).bool()}
         if self.stop is not None:
             memory |= self.stop.initial_state(shared, memory[OPEN])
-        return State(shared, initial.local, memory=memory)
+        return State(shared, initial.client_params, server_memory=memory)
 
     def _fair(self, fed: Federation, shared: Params, seed: int) -> Params:
         """Return the first drawn models of which each is the best of its ``least_share``."""
-        everyone = torch.arange(fed.clients, device=fed.device)
+        everyone = torch.arange(fed.num_clients, device=fed.device)
         for draw in range(DRAWS):
-            fresh = self.leaves(fed, seed, draw)
+            fresh = self.init_params(fed, seed, draw)
             drawn = {n: fresh[n] if n.startswith(CLUSTERS) else t for n, t in shared.items()}
             fit = self.fits(fed, drawn, fed.train, everyone)
             best = fit[~fit.isnan().any(1)].argmin(1)  # of those who take part
@@ -149,106 +156,118 @@ class IFCA(FedAvg):
         least = f"least_share = {self.least_share} of the clients"
         raise RuntimeError(f"in {DRAWS} draws no initial models were each the best of {least}")
 
-    def fits(self, fed: Federation, shared: Params, table: Table, rows: Tensor) -> Tensor:
+    def fits(self, fed: Federation, shared: Params, table: ClientData, clients: Tensor) -> Tensor:
         """Return every cluster's mean loss on some clients' examples, ``[clients, J]``.
 
         NaN for a client without examples. Every example is looked at once.
         """
-        some = table.some(rows.cpu().numpy())
-        total = torch.zeros(len(rows), self.clusters, device=fed.device)
-        if len(some.flat):
+        some = table.subset(clients.cpu().numpy())
+        total = torch.zeros(len(clients), self.clusters, device=fed.device)
+        if len(some.indices):
             found = encode(fed, self, State(shared, {}), some)
-            log_p = at_label(found.of(some.flat)["logp"], table.y[some.flat])
+            log_p = at_label(found.of(some.indices)["logp"], table.y[some.indices])
             total.index_add_(0, some.owners, -log_p)
         sizes = torch.as_tensor(some.sizes, device=fed.device)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
-    def decide(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def choose(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the cluster that every client of the cohort chooses, ``[clients]``."""
-        available = state.memory[OPEN].nonzero()[:, 0]
+        available = state.server_memory[OPEN].nonzero()[:, 0]
         if not len(available):
             return {}
-        fit = self.fits(fed, state.shared, fed.train, rows)
+        fit = self.fits(fed, state.server_params, fed.train, clients)
         choice = available[fit[:, available].argmin(1)]
-        for i, row in enumerate(rows.tolist()):
+        for i, row in enumerate(clients.tolist()):
             draw = state.seed, "explore", state.round, int(fed.ids[row])
             if generator(*draw).random() < self.explore.at(state.round):
                 choice[i] = available[int(generator(*draw, 1).integers(len(available)))]
         return {CHOICE: choice}
 
-    def before_round(self, fed: Federation, state: State, rows: Tensor) -> State:
+    def before_round(self, fed: Federation, state: State, clients: Tensor) -> State:
         """Return the state in which clients have chosen, and what converged is taken out."""
         # What clients settled for was about the models before.
-        state = replace(state, memory={n: t for n, t in state.memory.items() if n != FIT})
-        state = FedAvg.before_round(self, fed, state, rows)
-        if self.stop is None or state.round % self.stop.every or not state.memory[OPEN].any():
+        state = replace(
+            state, server_memory={n: t for n, t in state.server_memory.items() if n != FIT}
+        )
+        state = FedAvg.before_round(self, fed, state, clients)
+        if (
+            self.stop is None
+            or state.round % self.stop.every
+            or not state.server_memory[OPEN].any()
+        ):
             return state
-        held = self.fits(fed, state.shared, fed.validation, rows)
-        return self.stop.closed(state, held, state.memory[CHOICE][rows])
+        held = self.fits(fed, state.server_params, fed.validation, clients)
+        return self.stop.closed(state, held, state.server_memory[CHOICE][clients])
 
-    def payload(self, state: State, row: int) -> State:
+    def download(self, state: State, row: int) -> State:
         """Return all models; ValueError with ``stop``, which clients' validation losses decide."""
         if self.stop is not None:
             raise ValueError("clients are not asked for the losses that would stop a cluster")
-        return FedAvg.payload(self, state, row)
+        return FedAvg.download(self, state, row)
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the cluster model that each client has chosen, with what all clusters share."""
-        return pick(state.shared, state.memory[CHOICE][rows])
+        return pick(state.server_params, state.server_memory[CHOICE][clients])
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Average every cluster over its choosers, and the rest over the whole cohort."""
-        own = {n: messages[n].unsqueeze(1) for n in select_prefix(state.shared, CLUSTERS)}
+        own = {n: messages[n].unsqueeze(1) for n in select_prefix(state.server_params, CLUSTERS)}
         updates = {n: t.expand(-1, self.clusters, *t.shape[2:]) for n, t in own.items()}
         messages = {**messages, **add_prefix(updates, CLUSTERS)}
-        return FedAvg.aggregate(self, fed, state, rows, messages)
+        return FedAvg.aggregate(self, fed, state, clients, messages)
 
-    def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
+    def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
         """Return n_k / n_j of every client k and its cluster j ``[clients, J]``, else p(s).
 
         Who has chosen a cluster that closed sends nothing, and so has no part in the rest either.
         """
-        every = FedAvg.weights(self, fed, state, rows, messages)
-        picked = one_hot(state.memory[CHOICE][rows], self.clusters).double()
-        picked = picked * state.memory[OPEN] * self.share(fed, rows).unsqueeze(1)
+        every = FedAvg.weights(self, fed, state, clients, messages)
+        picked = one_hot(state.server_memory[CHOICE][clients], self.clusters).double()
+        picked = picked * state.server_memory[OPEN] * self.share(fed, clients).unsqueeze(1)
         mine = picked / torch.where(picked.sum(0) > 0, picked.sum(0), 1)
-        if not bool(state.memory[OPEN].all()):
+        if not bool(state.server_memory[OPEN].all()):
             rest = picked.sum(1)
             some = bool(rest.any())
             every = {n: rest / rest.sum() for n in every if some or n.startswith(CLUSTERS)}
         return {n: mine if n.startswith(CLUSTERS) else p for n, p in every.items()}
 
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
         """Return the bytes: open clusters go down; one model, and which it is, goes up."""
-        one = nbytes(select_prefix(state.shared, CLUSTERS)) // self.clusters
-        rest = nbytes(drop_prefix(state.shared, CLUSTERS))
-        choice, is_open = state.memory[CHOICE][rows], state.memory[OPEN]
+        one = nbytes(select_prefix(state.server_params, CLUSTERS)) // self.clusters
+        rest = nbytes(drop_prefix(state.server_params, CLUSTERS))
+        choice, is_open = state.server_memory[CHOICE][clients], state.server_memory[OPEN]
         trained = is_open[choice.clamp(min=0)].cpu().to(torch.int64)
         name = choice.element_size() if self.clusters > 1 else 0
         left = int(is_open.sum())
-        down = torch.full((len(rows),), one * left + (rest if left else 0))
+        down = torch.full((len(clients),), one * left + (rest if left else 0))
         return down, trained * (one + rest + name)
 
-    def assign_models(self, fed: Federation, state: State, *, for_selection: bool = False) -> State:
+    def assign_clusters(
+        self, fed: Federation, state: State, *, for_selection: bool = False
+    ) -> State:
         """Return the state with every client's loss under every cluster, from which it chooses."""
-        if FIT in state.memory:
+        if FIT in state.server_memory:
             return state
-        everyone = torch.arange(fed.clients, device=fed.device)
+        everyone = torch.arange(fed.num_clients, device=fed.device)
         held = fed.validation if self.inference == "validation" else fed.train
-        fit = self.fits(fed, state.shared, held, everyone)
+        fit = self.fits(fed, state.server_params, held, everyone)
         if fit.isnan().any():
-            fit = torch.where(fit.isnan(), self.fits(fed, state.shared, fed.train, everyone), fit)
-        return replace(state, memory={**state.memory, FIT: fit})
+            fit = torch.where(
+                fit.isnan(), self.fits(fed, state.server_params, fed.train, everyone), fit
+            )
+        return replace(state, server_memory={**state.server_memory, FIT: fit})
 
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return every client's cluster for predictions, once that is settled."""
-        return {"cluster": best_fit(state)[rows]} if FIT in state.memory else {}
+        return {"cluster": best_fit(state)[clients]} if FIT in state.server_memory else {}
 
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Return what every cluster says, log p ``[B, J, classes]``; a model in training is one."""
         return {"logp": log_probs(net, shared, x)}
 
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+    def predict(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Prediction:
         """Return the prediction of the client's cluster, and that cluster as a one-hot gate."""
         log_p = code["logp"]
         if log_p.shape[-2] == 1:
@@ -257,21 +276,21 @@ class IFCA(FedAvg):
         logp = torch.where(mine.unsqueeze(-1), log_p, 0).sum(-2)
         return Prediction(logp, mine.to(log_p.dtype).expand(log_p.shape[:-1]))
 
-    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+    def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return how many clusters are open, which fits whom, and whether they are the true ones.
 
         "recovery:" and the name of side information that tells groups of clients apart, an angle
         for one, is the adjusted Rand index of the clusters that clients settle for: 1 for the same
         groups under any names, about 0 for random ones (Hubert and Arabie, 1985).
         """
-        seen = {"open_clusters": state.memory[OPEN].sum().double()}
-        if FIT not in state.memory:
+        seen = {"open_clusters": state.server_memory[OPEN].sum().double()}
+        if FIT not in state.server_memory:
             return seen
         from sklearn.metrics import adjusted_rand_score  # slow to import
 
         order, best = fed.by_id, best_fit(state)
         mine = one_hot(best[order], self.clusters).double()
-        fit = state.memory[FIT][order].nan_to_num(torch.inf)
+        fit = state.server_memory[FIT][order].nan_to_num(torch.inf)
         seen |= {"clusters": mine, "cluster_share": mine.mean(0), "cluster_nll": fit}
         for name in fed.kinds:
             true = truth(fed.train.side[name].cpu().numpy(), np.asarray(fed.train.sizes))
@@ -281,17 +300,17 @@ class IFCA(FedAvg):
         return seen
 
 
-def log_probs(net: Net, leaves: Params, x: Tensor) -> Tensor:
+def log_probs(net: FunctionalModel, params: Params, x: Tensor) -> Tensor:
     """Return every cluster's prediction, log p ``[B, J, classes]``; a plain model is J = 1."""
-    own, rest = select_prefix(leaves, CLUSTERS), drop_prefix(leaves, CLUSTERS)
+    own, rest = select_prefix(params, CLUSTERS), drop_prefix(params, CLUSTERS)
     if not own:
-        return net.logp(leaves, x).unsqueeze(-2)
+        return net.logp(params, x).unsqueeze(-2)
     return map_experts(lambda w, x: {"logp": net.logp({**rest, **w}, x)}, own, x)["logp"]
 
 
-def count(leaves: Params) -> int:
+def count(params: Params) -> int:
     """Return J, the number of clusters whose models some shared leaves are; 1 for a plain model."""
-    return next((len(t) for n, t in leaves.items() if n.startswith(CLUSTERS)), 1)
+    return next((len(t) for n, t in params.items() if n.startswith(CLUSTERS)), 1)
 
 
 def pick(shared: Params, choice: Tensor) -> Params:
@@ -304,12 +323,12 @@ def pick(shared: Params, choice: Tensor) -> Params:
 def used(first: State) -> Params:
     """Return the shared leaves with those clusters only that are some client's best."""
     best = best_fit(first).unique()
-    return {n: t[best] if n.startswith(CLUSTERS) else t for n, t in first.shared.items()}
+    return {n: t[best] if n.startswith(CLUSTERS) else t for n, t in first.server_params.items()}
 
 
 def best_fit(state: State) -> Tensor:
     """Return the cluster that fits each client best, ``[clients]``, of a settled state."""
-    return state.memory[FIT].nan_to_num(torch.inf).argmin(1)
+    return state.server_memory[FIT].nan_to_num(torch.inf).argmin(1)
 
 
 def _rows(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:

@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.drift import RECEIVED, FedProx, far
+from fedlib.algorithms.drift import RECEIVED, FedProx, squared_distance
 from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes
 from fedlib.engine import Phase, Prediction, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Batch, Net, Params, add_prefix, is_statistic, select_prefix
+from fedlib.models import Batch, FunctionalModel, Params, add_prefix, is_statistic, select_prefix
 from fedlib.optim import Optimizer
 from fedlib.values import NonNegativeFloat, PositiveFloat, PositiveInt, Share, value
 
@@ -23,33 +23,37 @@ MODELS, THERE, ALPHA = "clients/model.", "clients/there", "alpha"
 
 
 @dataclass(frozen=True)
-class Beside(FedAvg):
+class PersonalCopy(FedAvg):
     """FedAvg's leaves, and the same once more for each client, ``own.*``."""
 
-    reads_examples = True
-    keeps: ClassVar[tuple[str, ...]] = (OWN,)
-    copies: ClassVar[dict[str, str]] = {OWN: ""}
+    predicts_from_inputs = True
+    local: ClassVar[tuple[str, ...]] = (OWN,)
+    initialised_from: ClassVar[dict[str, str]] = {OWN: ""}
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model, and itself as every client's first own one."""
-        model = FedAvg.leaves(self, fed, seed)
+        model = FedAvg.init_params(self, fed, seed)
         return {**model, **add_prefix(model, OWN)}
 
     def mine(self, params: Params) -> Params:
         """Return the leaves that a client predicts with."""
         return select_prefix(params, OWN)
 
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+    def predict(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Prediction:
         """Return the own model's prediction."""
         return Prediction.single(net.logp(self.mine(params), code["x"]))
 
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+    def new_client_output(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Params:
         """Return the global model's prediction."""
         return {"p": net.logp(params, code["x"]).exp()}
 
 
 @value
-class Ditto(Beside):
+class Ditto(PersonalCopy):
     """FedAvg, and a model v_s of each client that is held near the received one.
 
     ``lam`` is lambda (0: training alone, with as many more the global model); ``own`` moves v_s
@@ -65,21 +69,21 @@ class Ditto(Beside):
     lam: NonNegativeFloat = 0.1
     own: Optimizer | None = None
 
-    broadcast = FedProx.broadcast  # the received model w
+    round_constants = FedProx.round_constants  # the received model w
 
     def phases(self) -> tuple[Phase, ...]:
         """Return a phase over the global model's copy, and one over the client's own."""
         mine = self.phase(train=(OWN,), loss="personal", optimizer=self.own or self.client)
-        return self.phase(side="shared"), mine
+        return self.phase(scope="shared"), mine
 
-    def personal(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def personal(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the own model's cross-entropy and proximal term of one mini-batch."""
         own = self.mine(params)
-        return FedAvg.loss(self, net, own, ctx, batch) + self.lam / 2 * far(own, ctx)
+        return FedAvg.loss(self, net, own, ctx, batch) + self.lam / 2 * squared_distance(own, ctx)
 
 
 @value
-class APFL(Beside):
+class APFL(PersonalCopy):
     """A model v_s of each client, mixed weight by weight with its copy of the global one.
 
     ``alpha`` is alpha, the own model's share; ``adaptive`` trains it, one for each client, from
@@ -96,15 +100,15 @@ class APFL(Beside):
     weighs clients by examples.
     """
 
-    keeps = (OWN, MIX)
+    local = (OWN, MIX)
     alpha: Share = 0.5
     adaptive: bool = False
     rate: PositiveFloat | None = None
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model, itself as the first own one, and alpha."""
         mix = torch.tensor(self.alpha, device=fed.device)
-        return {**Beside.leaves(self, fed, seed), MIX: mix}
+        return {**PersonalCopy.init_params(self, fed, seed), MIX: mix}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over both models, and alpha where it adapts."""
@@ -112,9 +116,11 @@ class APFL(Beside):
         rates = ((MIX, self.rate),) if self.rate else ()
         optimizer = replace(self.client, rates=(*rates, *self.client.rates))
         after = "kept_within" if self.adaptive else ""
-        return (self.phase(train=train, optimizer=optimizer, after=after),)
+        return (self.phase(train=train, optimizer=optimizer, project=after),)
 
-    def kept_within(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Params:
+    def kept_within(
+        self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch
+    ) -> Params:
         """Return alpha in [0, 1]."""
         return {MIX: params[MIX].clamp(0, 1)}
 
@@ -129,7 +135,7 @@ class APFL(Beside):
             for n, v in own.items()
         }
 
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the sum of the global copy's and the mixed model's cross-entropy."""
         models = (params, self.mine(params))
         one, other = (FedAvg.loss(self, net, model, ctx, batch) for model in models)
@@ -137,7 +143,7 @@ class APFL(Beside):
 
 
 @value
-class PFedMe(Beside):
+class PFedMe(PersonalCopy):
     """A model theta_s of each client that minimises its loss and the distance from w_s (pFedMe).
 
     ``lam`` is lambda, ``steps`` K, ``eta`` eta; ``client`` moves theta_s (rate gamma); ``server``
@@ -164,22 +170,22 @@ class PFedMe(Beside):
         if self.eta * self.lam > 1:
             raise ValueError(f"w_s would move beyond theta_s: eta lam = {self.eta * self.lam} > 1")
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the received model, which is where theta starts, too."""
-        initial = FedAvg.start(self, fed, state, rows)
+        initial = FedAvg.client_params(self, fed, state, clients)
         return {n: initial[n.removeprefix(OWN)] for n in initial}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase of K steps on every mini-batch, after which w_s follows."""
-        return (self.phase(repeat=self.steps, after="followed", steps=None),)
+        return (self.phase(steps_per_batch=self.steps, project="followed", steps=None),)
 
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return theta's cross-entropy and proximal term of one mini-batch."""
         own = self.mine(params)
         near = {f"{RECEIVED}{n}": params[n].detach() for n in own}
-        return FedAvg.loss(self, net, own, ctx, batch) + self.lam / 2 * far(own, near)
+        return FedAvg.loss(self, net, own, ctx, batch) + self.lam / 2 * squared_distance(own, near)
 
-    def followed(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Params:
+    def followed(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Params:
         """Return w_s a step nearer to theta_s, whose running statistics it takes over."""
         step = self.eta * self.lam
         return {
@@ -211,9 +217,9 @@ class FedAMP(FedAvg):
     tensor([[0.6967, 0.3033, 0.0000]])
     """
 
-    reads_examples = True
-    trains = ("base.", "head.")
-    keeps = ("base.", "head.")
+    predicts_from_inputs = True
+    trained = ("base.", "head.")
+    local = ("base.", "head.")
     lam: NonNegativeFloat = 0.01
     sigma: PositiveFloat = 10.0
     alpha: PositiveFloat | None = None
@@ -224,70 +230,77 @@ class FedAMP(FedAvg):
         Its memory has alpha too, as whoever is asked later cannot count all clients.
         """
         initial = FedAvg.init(self, fed, seed, first)
-        there = torch.zeros(fed.clients, dtype=torch.bool, device=fed.device)
-        copies = {n: t.clone() for n, t in add_prefix(initial.local, MODELS).items()}
+        there = torch.zeros(fed.num_clients, dtype=torch.bool, device=fed.device)
+        copies = {n: t.clone() for n, t in add_prefix(initial.client_params, MODELS).items()}
         alpha = self.alpha or self.sigma / fed.participating
         once = torch.tensor(alpha, dtype=torch.float64, device=fed.device)
-        return replace(initial, memory={**copies, THERE: there, ALPHA: once})
+        return replace(initial, server_memory={**copies, THERE: there, ALPHA: once})
 
-    def broadcast(self, fed: Federation, state: State) -> Params:
+    def round_constants(self, fed: Federation, state: State) -> Params:
         """Return lambda / alpha."""
-        return {"pull": (self.lam / state.memory[ALPHA]).float()}
+        return {"pull": (self.lam / state.server_memory[ALPHA]).float()}
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return every client's own model, and its u_s."""
-        own = FedAvg.start(self, fed, state, rows)
-        return {**own, **add_prefix(self._means(state, rows, fed.member_rows), RECEIVED)}
+        own = FedAvg.client_params(self, fed, state, clients)
+        return {**own, **add_prefix(self._means(state, clients, fed.member_rows), RECEIVED)}
 
-    def _means(self, state: State, rows: Tensor, members: Tensor) -> Params:
-        """Return u_s of some clients, ``[clients, ...]``, from the models of ``members`` alone.
+    def _means(self, state: State, clients: Tensor, members: Tensor) -> Params:
+        """Return u_s of some clients, ``[clients, ...]``, from the models of ``participants``
+        alone.
 
         A term of weight 0 for each client that opts out could round the sum differently.
         """
-        models = {n: t[members] for n, t in select_prefix(state.memory, MODELS).items()}
-        there, places = state.memory[THERE][members], torch.searchsorted(members, rows)
-        xi = attention(models, places, there, state.memory[ALPHA], self.sigma)
+        models = {n: t[members] for n, t in select_prefix(state.server_memory, MODELS).items()}
+        there, places = state.server_memory[THERE][members], torch.searchsorted(members, clients)
+        xi = attention(models, places, there, state.server_memory[ALPHA], self.sigma)
         return {n: torch.tensordot(xi, t, 1) for n, t in models.items()}
 
-    def payload(self, state: State, row: int) -> State:
+    def download(self, state: State, row: int) -> State:
         """Return a client's u_s, as the only model that it is after of.
 
         The state is that of a wire's server, which knows only of those who take part.
         """
-        everyone = torch.arange(len(state.memory[THERE]), device=state.memory[THERE].device)
+        everyone = torch.arange(
+            len(state.server_memory[THERE]), device=state.server_memory[THERE].device
+        )
         mean = self._means(state, everyone[row, None], everyone)
-        return State({}, {}, memory=add_prefix(mean, MODELS))
+        return State({}, {}, server_memory=add_prefix(mean, MODELS))
 
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy and the proximal term of one mini-batch."""
-        return FedAvg.loss(self, net, params, ctx, batch) + ctx["pull"] / 2 * far(params, params)
+        return FedAvg.loss(self, net, params, ctx, batch) + ctx["pull"] / 2 * squared_distance(
+            params, params
+        )
 
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+    def client_update(
+        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
+    ) -> Update:
         """Return the client's model, to be sent."""
         return {}, {MODELS + n: t for n, t in after.items() if self.is_local(n)}
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Remember the models that were sent."""
-        after = state.with_decisions(rows, messages)
-        there = state.memory[THERE].index_fill(0, rows, True)
-        return replace(after, memory={**after.memory, THERE: there})
+        after = state.with_decisions(clients, messages)
+        there = state.server_memory[THERE].index_fill(0, clients, True)
+        return replace(after, server_memory={**after.server_memory, THERE: there})
 
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
         """Return the bytes of one model down, and of one up."""
-        one = {n: t[0] for n, t in select_prefix(state.memory, MODELS).items()}
-        return equal_bytes(rows, one, one)
+        one = {n: t[0] for n, t in select_prefix(state.server_memory, MODELS).items()}
+        return equal_bytes(clients, one, one)
 
 
 def attention(
-    models: Params, rows: Tensor, there: Tensor, alpha: float | Tensor, sigma: float
+    models: Params, clients: Tensor, there: Tensor, alpha: float | Tensor, sigma: float
 ) -> Tensor:
-    """Return what every client of ``rows`` gives to all models, ``[rows, clients]``; sums are 1.
+    """Return what every client of ``clients`` gives to all models, ``[rows, clients]``; sums are 1.
 
     ``models`` ``[clients, ...]``; those that are not ``there``, bool ``[clients]``, get nothing.
     """
     kept = [t.flatten(1) for n, t in models.items() if not is_statistic(n)]
-    each = [[((t - t[i]) ** 2).sum(1) for t in kept] for i in rows.tolist()]
+    each = [[((t - t[i]) ** 2).sum(1) for t in kept] for i in clients.tolist()]
     far = torch.stack([torch.stack(squares).sum(0) for squares in each])
-    others = there & (torch.arange(len(there), device=rows.device) != rows.unsqueeze(1))
+    others = there & (torch.arange(len(there), device=clients.device) != clients.unsqueeze(1))
     xi = torch.where(others, alpha / sigma * (-far / sigma).exp(), 0)
-    return xi.scatter(1, rows.unsqueeze(1), 1 - xi.sum(1, keepdim=True))
+    return xi.scatter(1, clients.unsqueeze(1), 1 - xi.sum(1, keepdim=True))

@@ -8,16 +8,23 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
-from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, left, placed, rows_of
-from fedlib.algorithms.local import SecondStage
+from fedlib.algorithms.fedavg import (
+    Bytes,
+    FedAvg,
+    broadcast_to_clients,
+    carry_over,
+    equal_bytes,
+    to_device,
+)
+from fedlib.algorithms.local import Finetuning
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, SplitModel
 from fedlib.engine import Phase, Prediction, State, tabulate, uses_precomputed
-from fedlib.engine.costs import company
+from fedlib.engine.costs import group_by_size
 from fedlib.engine.protocol import DROPOUT
 from fedlib.federation import Federation, Precomputed
-from fedlib.models import Batch, Net, Params, add_prefix, map_experts, select_prefix
-from fedlib.models.families import GateNet
+from fedlib.models import Batch, FunctionalModel, Params, add_prefix, map_experts, select_prefix
+from fedlib.models.architectures import GateNet
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition import whole_part
 from fedlib.randomness import torch_seed
@@ -29,7 +36,7 @@ LOGITS, REST, ENTRY = "logits", "rest", "entry"
 
 
 @value
-class PMMoE(SecondStage):
+class PMMoE(Finetuning):
     """A gate G_j per client j mixes the private parts v_1 ... v_M of a finished federation.
 
     ``of`` is the method that split models: v_l are heads, bases or vectors. They stay as they are,
@@ -59,7 +66,7 @@ class PMMoE(SecondStage):
             [1., 0., 1.]])
     """
 
-    trains = (GATE,)
+    trained = (GATE,)
     stored_as: ClassVar[dict[str, str]] = {"own_expert_bias": "favour"}
     of: SplitModel = FedPer()
     epochs: int = 50
@@ -81,30 +88,34 @@ class PMMoE(SecondStage):
 
         ValueError without a first stage that has all leaves of ``of``, and where somebody opts out.
         """
-        if fed.members is not None:
+        if fed.participants is not None:
             raise ValueError("PMMoE hands every private part to everybody: nobody can opt out")
-        needed, there = self.of.leaves(fed, seed), first or State({}, {})
-        sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}
+        needed, there = self.of.init_params(fed, seed), first or State({}, {})
+        sides = {
+            n: there.client_params if self.of.is_local(n) else there.server_params for n in needed
+        }
         if lacking := [n for n, side in sides.items() if n not in side]:
             of, names = type(self.of).__name__, ", ".join(lacking)
             raise ValueError(f"PMMoE mixes {of}: give its experiment as `after` (it lacks {names})")
-        own = {n: fed.clients if self.of.is_local(n) else None for n in needed}
-        found = {n: left(there, n, t, own[n]) for n, t in needed.items()}
+        own = {n: fed.num_clients if self.of.is_local(n) else None for n in needed}
+        found = {n: carry_over(there, n, t, own[n]) for n, t in needed.items()}
         mine = {n: t.clone() for n, t in found.items() if own[n]}
-        shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
+        shared = {n: t for n, t in there.server_params.items() if not self.of.is_local(n)}
         pool = {POOL + n: t.clone() for n, t in select_prefix(mine, self.of.experts).items()}
         if not pool:
             raise ValueError(f"{self.of} has no private part that others could borrow")
         experts = len(next(iter(pool.values())))
-        mine |= rows_of(fresh_gate(self.gate, fed.net, experts, self._sees(fed.net), seed), fed)
+        mine |= broadcast_to_clients(
+            fresh_gate(self.gate, fed.net, experts, self._sees(fed.net), seed), fed
+        )
         mine[f"{GATE}head.bias"] += self.own_expert_bias * torch.eye(experts, device=fed.device)
-        mine[KEPT] = torch.ones(fed.clients, experts, device=fed.device)
+        mine[KEPT] = torch.ones(fed.num_clients, experts, device=fed.device)
         state = State({**shared, **pool}, mine)
         if self.denoise:
             mine[KEPT] = self.clean(self.energies(fed, state))
         return state
 
-    def _sees(self, net: Net) -> tuple[int, ...]:
+    def _sees(self, net: FunctionalModel) -> tuple[int, ...]:
         """Return the shape of what the gate sees: an image, or features."""
         return below_base(net) if self.of.experts == "base." else (net.width,)
 
@@ -114,13 +125,13 @@ class PMMoE(SecondStage):
         The mean over its training examples; NaN for a client without any.
         """
         each_example = tabulate(fed, self, state, fed.train, self._energy)
-        sizes = fed.train.spans[1]
-        total = each_example.new_zeros(fed.clients, each_example.shape[-1])
-        for rows in company(fed.train.sizes, lambda width: fed.clients):
-            total[rows] = fed.train.padded(rows, column=each_example)[0].sum(1)
+        sizes = fed.train.offsets[1]
+        total = each_example.new_zeros(fed.num_clients, each_example.shape[-1])
+        for clients in group_by_size(fed.train.sizes, lambda width: fed.num_clients):
+            total[clients] = fed.train.padded(clients, column=each_example)[0].sum(1)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
-    def _energy(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
+    def _energy(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the experts' energy scores, ``[B, M]``."""
         outputs = normalize(self._outputs(net, params, ctx, code), dim=-1)
         own = one_hot(ctx[PLACE], outputs.shape[-2]).to(outputs.dtype)
@@ -141,35 +152,37 @@ class PMMoE(SecondStage):
         gone = min(whole_part(self.denoise * experts), experts - 1)
         return (ranks >= gone).float()
 
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return what ``of`` tells its clients, and which expert is a client's own."""
-        return {**self.of.client_context(fed, state, rows), PLACE: rows}
+        return {**self.of.client_constants(fed, state, clients), PLACE: clients}
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
+    def precompute(
+        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
+    ) -> Precomputed:
         """Return what experts predict for examples, and what the gate reads if not images."""
-        parts = self._consulted(net, frozen, ctx, self.encode(net, frozen, batch.x))
+        parts = self._consulted(net, frozen, ctx, self.shared_forward(net, frozen, batch.x))
         if parts[ENTRY].ndim > 2:
             return Precomputed({n: parts[n] for n in (REST, LOGITS)}, {})
         return Precomputed({}, parts)
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""
         found = batch.precomputed
         if not found:
-            found = self._consulted(net, params, ctx, self.encode(net, params, batch.x))
+            found = self._consulted(net, params, ctx, self.shared_forward(net, params, batch.x))
         logits, _ = self._mixed(net, params, {ENTRY: batch.x, **found})
         return mean_cross_entropy(logits, batch.y, batch.weight)
 
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Return what ``of`` has, and where bases are lent, their features ``[B, M, D]``."""
-        code = self.of.encode(net, shared, x)
+        code = self.of.shared_forward(net, shared, x)
         if self.of.experts != "base.":
             return code
         bases = add_prefix(select_prefix(shared, POOL), "base.")
         return code | map_experts(lambda w, x: {"out": net.features(w, x)}, bases, x)
 
-    def _outputs(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
+    def _outputs(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return what every expert makes of its entry, ``[B, M, ...]``."""
         if "out" in code:
             return code["out"]
@@ -178,7 +191,7 @@ class PMMoE(SecondStage):
         lent = map_experts(lambda w: {"out": self.of.private(net, {**params, **w}, entry)}, pool)
         return lent["out"]
 
-    def _consulted(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+    def _consulted(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Params:
         """Return rest ``[B, C]``, experts' logits ``[B, M, C]`` and what the gate sees."""
         entry, rest = self.of.opened(net, params, ctx, code)
         outputs = self.of.joined(net, params, self._outputs(net, params, ctx, code))
@@ -186,7 +199,7 @@ class PMMoE(SecondStage):
             entry = self.of.private(net, params, entry)
         return {REST: rest, LOGITS: outputs, ENTRY: entry}
 
-    def _mixed(self, net: Net, params: Params, parts: Params) -> tuple[Tensor, Tensor]:
+    def _mixed(self, net: FunctionalModel, params: Params, parts: Params) -> tuple[Tensor, Tensor]:
         """Return the mixture's logits ``[B, C]`` and the weights of the experts, ``[B, M]``."""
         own = select_prefix(params, GATE)
         experts = own["head.bias"].shape[-1]
@@ -198,24 +211,28 @@ class PMMoE(SecondStage):
             a = a / a.sum(-1, keepdim=True) if self.renormalised else a
         return parts[REST] + (a.unsqueeze(-1) * parts[LOGITS]).sum(-2), a
 
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+    def predict(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Prediction:
         """Return the mixture's prediction and the gate, ``[B, M]``."""
         logits, gate = self._mixed(net, params, self._consulted(net, params, ctx, code))
         return Prediction(logits.log_softmax(-1), gate)
 
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+    def new_client_output(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Params:
         """Return the client's logits, as its prediction's logarithm."""
         return {"logits": self.predict(net, params, ctx, code).logp}
 
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
         """Return the bytes: the private part goes up, all of them and the global model go down.
 
         As in 004, algorithm 1, lines 1 and 2: what ``of`` shares is sent once more.
         """
-        mine = {n: t[0] for n, t in select_prefix(state.shared, POOL).items()}
-        return equal_bytes(rows, state.shared, mine)
+        mine = {n: t[0] for n, t in select_prefix(state.server_params, POOL).items()}
+        return equal_bytes(clients, state.server_params, mine)
 
-    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+    def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what experts are worth to clients, the weights of gates, and how energies tell.
 
         ``[clients, M]``: "expert_accuracy" and "gate_share" on the client's tests,
@@ -228,10 +245,10 @@ class PMMoE(SecondStage):
             **expert_diagnostics(tests),
             "error_spread": error_spread(tests),
             "expert_energy": self.energies(fed, state)[fed.by_id],
-            "kept_experts": state.local[KEPT][fed.by_id],
+            "kept_experts": state.client_params[KEPT][fed.by_id],
         }
 
-    def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
+    def _asked(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
         parts = self._consulted(net, params, ctx, code)
         labels = (parts[REST].unsqueeze(-2) + parts[LOGITS]).argmax(-1)
@@ -253,19 +270,19 @@ class FedSynMoE(FedAvg):
     that it describes, which is this one.
     """
 
-    reads_examples = True
-    keeps = (OWN, GATE)
-    copies: ClassVar[dict[str, str]] = {OWN: ""}
+    predicts_from_inputs = True
+    local = (OWN, GATE)
+    initialised_from: ClassVar[dict[str, str]] = {OWN: ""}
     gate: GateNet = GateNet()
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the shared model, a local base like its own, and a gate."""
-        model = FedAvg.leaves(self, fed, seed)
+        model = FedAvg.init_params(self, fed, seed)
         own = add_prefix(select_prefix(model, "base."), f"{OWN}base.")
         gate = fresh_gate(self.gate, fed.net, 2, below_base(fed.net), seed)
-        return {**model, **own, **placed(gate, fed)}
+        return {**model, **own, **to_device(gate, fed)}
 
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""
         code = {"x": batch.x, "h": net.features(params, batch.x, batch)}
         outputs, _ = self._mixed(net, params, code, batch)
@@ -273,23 +290,27 @@ class FedSynMoE(FedAvg):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase, in which both bases drop units by themselves."""
-        return (self.phase(noise=(("own", DROPOUT),)),)
+        return (self.phase(random_inputs=(("own", DROPOUT),)),)
 
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Return the batch itself, and the features of the global base."""
         return {"x": x, "h": net.features(shared, x)}
 
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+    def predict(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Prediction:
         """Return the prediction of the mixture and the gate, ``[B, 2]``: global, local."""
         outputs, gate = self._mixed(net, params, code)
         return Prediction(outputs.log_softmax(-1), gate)
 
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+    def new_client_output(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Params:
         """Return the logits of the global base."""
         return {"logits": net.logits(params, code["h"])}
 
     def _mixed(
-        self, net: Net, params: Params, code: Params, batch: Batch | None = None
+        self, net: FunctionalModel, params: Params, code: Params, batch: Batch | None = None
     ) -> tuple[Tensor, Tensor]:
         x, theirs = code["x"], code["h"]
         if batch is not None and batch.noise is not None:  # the global base's are the last
@@ -302,12 +323,14 @@ class FedSynMoE(FedAvg):
         return net.logits(params, (gate.unsqueeze(-1) * both).sum(-2)), gate
 
 
-def below_base(net: Net) -> tuple[int, ...]:
+def below_base(net: FunctionalModel) -> tuple[int, ...]:
     """Return the shape of what a gate over bases sees: an example, or a text's features."""
     return (net.width,) if net.reads_tokens else net.shape
 
 
-def fresh_gate(gate: GateNet, net: Net, experts: int, sees: tuple[int, ...], seed: int) -> Params:
+def fresh_gate(
+    gate: GateNet, net: FunctionalModel, experts: int, sees: tuple[int, ...], seed: int
+) -> Params:
     """Return the leaves of a fresh gate over some experts, which sees inputs of a shape."""
     draw = torch_seed(seed, "model", 1)
     return add_prefix(gate.init_weights(net.like(gate, experts, sees).init(draw), draw), GATE)

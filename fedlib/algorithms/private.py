@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import Bytes, FedAvg
-from fedlib.algorithms.local import LocalTraining
+from fedlib.algorithms.local import NoServer
 from fedlib.engine import Algorithm, Cohort, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Params, is_statistic
 from fedlib.randomness import torch_seed
-from fedlib.values import NonNegativeFloat, PositiveFloat, PositiveInt, as_of, value
+from fedlib.values import NonNegativeFloat, PositiveFloat, PositiveInt, value, wrapped
 
-OWN = ("client_end", "weights", "aggregate", "communication_bytes")  # of a server that adds up
+OWN = ("postprocess", "weights", "aggregate", "communication_bytes")  # of a server that adds up
 MASS = "mass"  # in a message: what a client weighs, all of it, and in each expert
 MASSES = "mass.expert"
 RING = 2**32  # in which masked numbers are added
@@ -42,22 +42,32 @@ class Summed(FedAvg):
 
     def check(self) -> None:
         kind, of = type(self).__name__, type(self.of)
-        sums = of.aggregate is FedAvg.aggregate and self.of.federates
-        if not sums or isinstance(self.of, LocalTraining):  # Densities send whole auto-encoders
+        sums = of.aggregate is FedAvg.aggregate and self.of.communicates
+        if not sums or isinstance(self.of, NoServer):  # VAEDensity send whole auto-encoders
             raise ValueError(f"{kind} hands a server sums, and {of.__name__} needs more than these")
         for field in fields(FedAvg):
             if getattr(self, field.name) != field.default:
                 raise ValueError(f"{kind} trains as `of` does: give {field.name} to that")
 
-    def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
+    def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
         """Return 1 / |S| for every client: what is sent is weighted already."""
-        p = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64, device=rows.device)
-        return {n: p for n in state.shared if n in messages}
+        p = torch.full(
+            (len(clients),), 1 / len(clients), dtype=torch.float64, device=clients.device
+        )
+        return {n: p for n in state.server_params if n in messages}
 
 
-for hook in (*vars(Algorithm), "may_lack", "reads_examples", "is_local", "stays", "leaves", "mass"):
+for hook in (
+    *vars(Algorithm),
+    "may_lack",
+    "reads_examples",
+    "is_local",
+    "stays",
+    "init_params",
+    "mass",
+):
     if hook[0] != "_" and hook not in OWN:
-        setattr(Summed, hook, as_of(hook))
+        setattr(Summed, hook, wrapped(hook))
 
 
 @value
@@ -93,18 +103,18 @@ class Private(Summed):
     noise: NonNegativeFloat = 1.0
     at: Annotated[str, ("server", "client")] = "server"
 
-    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
+    def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return what ``of`` keeps, and a client's clipped part of every average."""
-        own, message = self.of.client_end(cohort, after, update)
-        one = torch.ones(len(cohort.rows), device=cohort.rows.device)
-        parts = clipped(weighted(self.mass(one, message), message), self.clip)
+        own, message = self.of.postprocess(cohort, after, update)
+        one = torch.ones(len(cohort.clients), device=cohort.clients.device)
+        parts = clipped(weighted(self.client_weight(one, message), message), self.clip)
         if statistics := [n for n in parts if is_statistic(n)]:
             way = "of=FedBN(...) keeps them at their client, and nn.GroupNorm has none"
             what = ", ".join(statistics)
             raise ValueError(f"noise would spoil BatchNorm's statistics, {what}: {way}")
         if self.at == "client":
             seed, round = int(cohort.common["seed"]), int(cohort.common["round"])
-            ids = cohort.fed.ids[cohort.rows.cpu().numpy()].tolist()
+            ids = cohort.fed.ids[cohort.clients.cpu().numpy()].tolist()
             seeds = [torch_seed(seed, "privacy", round, i) for i in ids]
             drawn = [self._drawn({n: t[0] for n, t in parts.items()}, s) for s in seeds]
             parts = {n: t + torch.stack([d[n] for d in drawn]) for n, t in parts.items()}
@@ -116,15 +126,15 @@ class Private(Summed):
         by_name = sorted(like.items())  # so that no order of leaves is in the draw
         return {n: size * torch.randn(t.shape, generator=draw).to(t) for n, t in by_name}
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Step along the noisy sum over a denominator that does not hang on any client."""
         total = {n: t.sum(0) for n, t in messages.items()}
         if self.at == "server":
             drawn = self._drawn(total, torch_seed(state.seed, "server", state.round))
             total = {n: t + drawn[n] for n, t in total.items()}
-        one = torch.ones(len(rows), device=rows.device)
-        masses = {n: u.sum(0) for n, u in self.mass(one, total).items()}
-        return self.of.moved(fed, state, divided(total, masses))
+        one = torch.ones(len(clients), device=clients.device)
+        masses = {n: u.sum(0) for n, u in self.client_weight(one, total).items()}
+        return self.of.server_update(fed, state, divided(total, masses))
 
 
 @value
@@ -153,29 +163,29 @@ class SecureSum(Summed):
     bits: Annotated[int, "[1, 30]"] = 20
     most: PositiveInt = 1000
 
-    def payload(self, state: State, row: int) -> State:
+    def download(self, state: State, row: int) -> State:
         """Refuse: nothing would be masked."""
         raise ValueError("SecureSum is simulated: on a wire its messages would be open")
 
-    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
+    def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return what ``of`` keeps, and a client's part of every sum."""
-        own, message = self.of.client_end(cohort, after, update)
-        n = cohort.fed.sizes[cohort.rows]
+        own, message = self.of.postprocess(cohort, after, update)
+        n = cohort.fed.sizes[cohort.clients]
         if n.max() > self.most:
             raise ValueError(f"a client has {int(n.max())} examples, SecureSum.most is {self.most}")
-        masses = self.mass((n / self.most).to(torch.float32), message)
+        masses = self.client_weight((n / self.most).to(torch.float32), message)
         sent = {(MASSES if u.ndim > 1 else MASS): u for u in masses.values()}
         return own, {**weighted(masses, message), **sent}
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Step along the quotients of sums."""
         total = {n: self.added(t) for n, t in messages.items()}
-        one = torch.ones(1, device=rows.device)
+        one = torch.ones(1, device=clients.device)
         asked = {n: t for n, t in total.items() if n not in (MASS, MASSES)}
-        by = self.mass(one, asked)
+        by = self.client_weight(one, asked)
         masses = {n: total[MASSES if u.ndim > 1 else MASS] for n, u in by.items()}
         frozen_rows = {n: u == 0 for n, u in masses.items() if u.ndim}
-        return self.of.moved(fed, state, divided(total, masses), frozen_rows)
+        return self.of.server_update(fed, state, divided(total, masses), frozen_rows)
 
     def added(self, parts: Tensor) -> Tensor:
         """Return the sum of parts ``[clients, ...]`` as the server finds it."""
@@ -198,11 +208,11 @@ class SecureSum(Summed):
             sent[s], sent[t] = (sent[s] + mask) % RING, (sent[t] - mask) % RING
         return sent
 
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
         """Return the bytes of the sums' parts, and of keys and shares."""
-        down, up = FedAvg.communication_bytes(self.of, state, rows, messages)
-        shares = (len(rows) - 1) * 2 * SHARE
-        return down + (len(rows) - 1) * 2 * KEY + shares, up + 2 * KEY + shares
+        down, up = FedAvg.communication_bytes(self.of, state, clients, messages)
+        shares = (len(clients) - 1) * 2 * SHARE
+        return down + (len(clients) - 1) * 2 * KEY + shares, up + 2 * KEY + shares
 
 
 def weighted(masses: Params, message: Params) -> Params:

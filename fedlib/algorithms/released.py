@@ -25,32 +25,38 @@ class LastClient(FedAvg):
     experts (001). The paper has the average: ``FedAvg`` (A21).
     """
 
-    def assign_models(self, fed: Federation, state: State, *, for_selection: bool = False) -> State:
+    def assign_clusters(
+        self, fed: Federation, state: State, *, for_selection: bool = False
+    ) -> State:
         """Return the state, with the average in place of the last client's model for judging."""
         return _averaged(state) if for_selection else state
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, in which both models are the same."""
         initial = FedAvg.init(self, fed, seed, first)
-        average = add_prefix(initial.shared, AVERAGE)
-        return replace(initial, memory={n: t.clone() for n, t in average.items()})
+        average = add_prefix(initial.server_params, AVERAGE)
+        return replace(initial, server_memory={n: t.clone() for n, t in average.items()})
 
-    def payload(self, state: State, row: int) -> State:
+    def download(self, state: State, row: int) -> State:
         """Return the average alone."""
-        return State({}, {}, memory=state.memory)
+        return State({}, {}, server_memory=state.server_memory)
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the average, from which every client trains."""
-        return FedAvg.start(self, fed, _averaged(state), rows)
+        return FedAvg.client_params(self, fed, _averaged(state), clients)
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Return the last client's model, with the next average in the server's memory."""
         before = _averaged(state)
-        after = FedAvg.aggregate(self, fed, before, rows, messages)
-        last = {n: t - messages[n][-1] for n, t in before.shared.items()}
-        return replace(after, shared=last, memory=add_prefix(after.shared, AVERAGE))
+        after = FedAvg.aggregate(self, fed, before, clients, messages)
+        last = {n: t - messages[n][-1] for n, t in before.server_params.items()}
+        return replace(
+            after, server_params=last, server_memory=add_prefix(after.server_params, AVERAGE)
+        )
 
 
 def _averaged(state: State) -> State:
     """Return the state as FedAvg has it."""
-    return replace(state, shared=select_prefix(state.memory, AVERAGE), memory={})
+    return replace(
+        state, server_params=select_prefix(state.server_memory, AVERAGE), server_memory={}
+    )

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
 from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot, weighted_sum
-from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, placed
+from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, to_device
 from fedlib.algorithms.splitting import LGFedAvg
 from fedlib.engine import BLOCK, Cohort, Phase, State, Update, uses_precomputed, vmap_clients
 from fedlib.federation import Federation
-from fedlib.models import Batch, Net, Params, add_prefix, select_prefix
-from fedlib.models.families import leaves_of, seeded
+from fedlib.models import Batch, FunctionalModel, Params, add_prefix, select_prefix
+from fedlib.models.architectures import params_of, seeded
 from fedlib.optim import Optimizer, Stepper, adam, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import NonNegativeFloat, NonNegativeInt, PositiveInt, value
@@ -45,7 +45,7 @@ class FedGen(FedAvg):
     term and fading weights, which are not in the paper's objective, nor in PFLlib, nor here.
     """
 
-    trains = ("base.", "head.")
+    trained = ("base.", "head.")
     noise: PositiveInt = 512
     hidden: PositiveInt = 512
     fit: Optimizer = adam(5e-3)
@@ -53,20 +53,20 @@ class FedGen(FedAvg):
     invented: PositiveInt = 10
     alpha: NonNegativeFloat = 1.0
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model and the generator."""
         with seeded(torch_seed(seed, "model", 1)):
             first = nn.Linear(self.noise + fed.classes, self.hidden)
             last = nn.Linear(self.hidden, fed.net.width)
-        made = leaves_of({"first": first, "norm": nn.BatchNorm1d(self.hidden), "last": last})
-        return {**FedAvg.leaves(self, fed, seed), **placed(add_prefix(made, MADE), fed)}
+        made = params_of({"first": first, "norm": nn.BatchNorm1d(self.hidden), "last": last})
+        return {**FedAvg.init_params(self, fed, seed), **to_device(add_prefix(made, MADE), fed)}
 
     @property
     def shares_asked(self) -> tuple[str, ...]:
         """Of the labels, from which features are invented."""
         return ("label",)
 
-    def broadcast(self, fed: Federation, state: State) -> Params:
+    def round_constants(self, fed: Federation, state: State) -> Params:
         """Return the share of the labels up to each one."""
         counts = (fed.shares("label") * fed.sizes.unsqueeze(1)).round().sum(0)
         return {POOL: (counts.cumsum(0) / counts.sum()).to(torch.float32)}
@@ -74,10 +74,10 @@ class FedGen(FedAvg):
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains the model; the generator is the server's."""
         noise = ("generator", self.noise), ("label", 1)
-        return (self.phase(noise=noise, steps=None),)
+        return (self.phase(random_inputs=noise, steps=None),)
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy on real examples and on as many invented ones."""
         noise, weight = batch.random["generator"], batch.weight
         y = _label(batch.random["label"], ctx[POOL])
@@ -85,13 +85,20 @@ class FedGen(FedAvg):
         on_made = mean_cross_entropy(net.logits(params, z), y, weight)
         return FedAvg.loss(self, net, params, ctx, batch) + self.alpha * on_made
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Fit the generator to the clients' output layers, then average the models."""
-        p, pool, draw = self.share(fed, rows), self.broadcast(fed, state)[POOL], _generator(state)
-        head = add_prefix(select_prefix(state.shared, "head."), "head.")
+        p, pool, draw = (
+            self.share(fed, clients),
+            self.round_constants(fed, state)[POOL],
+            _generator(state),
+        )
+        head = add_prefix(select_prefix(state.server_params, "head."), "head.")
         heads = {n: t - weighted_sum(p, messages[n]) for n, t in head.items()}
-        made = {n: t.clone().requires_grad_() for n, t in select_prefix(state.shared, MADE).items()}
-        fit, known = self.fit.at(state.round), select_prefix(state.memory, FITTED)
+        made = {
+            n: t.clone().requires_grad_()
+            for n, t in select_prefix(state.server_params, MADE).items()
+        }
+        fit, known = self.fit.at(state.round), select_prefix(state.server_memory, FITTED)
         optimizer = fit.build(made, memory=known)
         weight = torch.ones(self.invented, device=fed.device)
 
@@ -103,11 +110,11 @@ class FedGen(FedAvg):
 
         for _ in range(self.steps):
             _step(optimizer, made, fit.clip, loss)
-        after = FedAvg.aggregate(self, fed, state, rows, messages)
-        for name, leaf in made.items():
-            after.shared[MADE + name] = leaf.detach()
+        after = FedAvg.aggregate(self, fed, state, clients, messages)
+        for name, param in made.items():
+            after.server_params[MADE + name] = param.detach()
         fitted = add_prefix(optimizer.memory, FITTED)
-        return replace(after, memory={**after.memory, **fitted})
+        return replace(after, server_memory={**after.server_memory, **fitted})
 
 
 @value
@@ -129,17 +136,19 @@ class FedGH(LGFedAvg):
     head: Optimizer = sgd(1.0)
     pairs: PositiveInt = 10
 
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+    def client_update(
+        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
+    ) -> Update:
         """Return nothing: no leaf is sent back."""
         return {}, {}
 
-    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
+    def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Send the mean features ``[clients, classes, D]`` of every label that a client holds."""
-        fed, rows = cohort.fed, cohort.rows
-        total = torch.zeros(len(rows), fed.classes, fed.net.width, device=fed.device)
-        count = torch.zeros(len(rows), fed.classes, device=fed.device)
-        features = vmap_clients(fed.net.features, len(rows))
-        for batch in fed.train.blocks(rows, BLOCK):
+        fed, clients = cohort.fed, cohort.clients
+        total = torch.zeros(len(clients), fed.classes, fed.net.width, device=fed.device)
+        count = torch.zeros(len(clients), fed.classes, device=fed.device)
+        features = vmap_clients(fed.net.features, len(clients))
+        for batch in fed.train.blocks(clients, BLOCK):
             labels = one_hot(batch.y, fed.classes) * batch.weight.unsqueeze(-1)
             total += labels.mT @ features(after, batch.x)
             count += labels.sum(1)
@@ -147,12 +156,12 @@ class FedGH(LGFedAvg):
         means = total / count.clamp(min=1).unsqueeze(-1)
         return update[0], {**update[1], PROTOTYPES: means, HELD: held}
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Train the output layer for one pass over the prototypes."""
         held = messages[HELD] > 0
         x, y = messages[PROTOTYPES][held], held.nonzero()[:, 1]
         order = torch.randperm(len(y), generator=_generator(state)).to(y.device)
-        head = {n: t.clone().requires_grad_() for n, t in state.shared.items()}
+        head = {n: t.clone().requires_grad_() for n, t in state.server_params.items()}
         kind = self.head.at(state.round)
         optimizer = kind.build(head)
 
@@ -161,11 +170,11 @@ class FedGH(LGFedAvg):
 
         for some in order.split(self.pairs):
             _step(optimizer, head, kind.clip, loss, some)
-        return replace(state, shared={n: t.detach() for n, t in head.items()})
+        return replace(state, server_params={n: t.detach() for n, t in head.items()})
 
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
         """Return the bytes: the head down, the prototypes of the labels that are held up."""
-        down, _ = LGFedAvg.communication_bytes(self, state, rows, {})
+        down, _ = LGFedAvg.communication_bytes(self, state, clients, {})
         each = nbytes({"mean": messages[PROTOTYPES][0, 0], "label": torch.tensor(0)})
         return down, messages[HELD].sum(1).cpu().to(torch.int64) * each
 
@@ -194,11 +203,11 @@ def _generator(state: State) -> torch.Generator:
 
 
 def _step(
-    optimizer: Stepper, leaves: Params, clip: float | None, loss: Callable[..., Tensor], *on: Tensor
+    optimizer: Stepper, params: Params, clip: float | None, loss: Callable[..., Tensor], *on: Tensor
 ) -> None:
     with torch.enable_grad():
         optimizer.zero_grad()
         loss(*on).backward()
     if clip is not None:
-        torch.nn.utils.clip_grad_norm_(leaves.values(), clip)
+        torch.nn.utils.clip_grad_norm_(params.values(), clip)
     optimizer.step()

@@ -11,12 +11,12 @@ from torch.nn.functional import layer_norm, linear, normalize, relu
 
 from fedlib.algorithms.arithmetic import cross_entropy, mean, mean_cross_entropy, mean_of
 from fedlib.algorithms.drift import MOON, RECEIVED
-from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, placed
+from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, to_device
 from fedlib.engine import Phase, Prediction, State, Update, play_round, uses_precomputed
 from fedlib.engine.protocol import FEATURES
 from fedlib.federation import Federation, Precomputed
-from fedlib.models import Batch, Net, Params, add_prefix, select_prefix
-from fedlib.models.families import leaves_of, seeded
+from fedlib.models import Batch, FunctionalModel, Params, add_prefix, select_prefix
+from fedlib.models.architectures import params_of, seeded
 from fedlib.randomness import torch_seed
 from fedlib.values import NonNegativeFloat, PositiveInt, value
 
@@ -62,44 +62,49 @@ class SplitModel(FedAvg):
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is of the private part, or otherwise the client's."""
-        return name.startswith((self.experts, *self.keeps))
+        return name.startswith((self.experts, *self.local))
 
-    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
+    def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
         """Return what the private part is given, and the logits without it.
 
         By default the features, and what the shared head makes of them.
         """
         return Opened(code["h"], net.logits(params, code["h"]))
 
-    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
+    def private(self, net: FunctionalModel, params: Params, entry: Tensor) -> Tensor:
         """Return what the private part makes of its entry, ``[B, ...]``: by default a head's."""
         return net.logits(add_prefix(select_prefix(params, self.experts), "head."), entry)
 
-    def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
+    def joined(self, net: FunctionalModel, params: Params, out: Tensor) -> Tensor:
         """Return what that adds to the logits, ``[B, classes]``."""
         return out @ params["head.weight"].mT if self.below_head else out
 
-    def logits(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
+    def logits(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the client's logits ``[B, classes]``."""
         entry, rest = self.opened(net, params, ctx, code)
         return rest + self.joined(net, params, self.private(net, params, entry))
 
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Return the features of the shared base."""
         return {"h": net.features(shared, x)}
 
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+    def predict(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Prediction:
         """Return the prediction of the client's network."""
         return Prediction.single(self.logits(net, params, ctx, code).log_softmax(-1))
 
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+    def new_client_output(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Params:
         """Return the client's logits."""
         return {"logits": self.logits(net, params, ctx, code)}
 
 
 @value
 class Personal(SplitModel):
-    """FedAvg in which the leaves whose names begin with one of ``local`` stay with their client.
+    """FedAvg in which the leaves whose names begin with one of ``client_params`` stay with their
+    client.
 
     The default, the output layer's bias b_s, is biased FedAvg:
 
@@ -119,27 +124,27 @@ class Personal(SplitModel):
         """Return whether a leaf is personal."""
         return name.startswith(self.local)
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the fresh leaves of FedAvg."""
-        leaves = FedAvg.leaves(self, fed, seed)
+        params = FedAvg.init_params(self, fed, seed)
         for prefix in self.local:
-            if not any(name.startswith(prefix) for name in leaves):
-                raise ValueError(f"no leaf begins with {prefix!r}; there are {', '.join(leaves)}")
-        return leaves
+            if not any(name.startswith(prefix) for name in params):
+                raise ValueError(f"no leaf begins with {prefix!r}; there are {', '.join(params)}")
+        return params
 
-    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
+    def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features and nothing else."""
         h = code["h"] if "h" in code else net.features(params, code["x"])
         return Opened(h, h.new_zeros(h.shape[0], net.classes))
 
     @property
-    def reads_examples(self) -> bool:
+    def predicts_from_inputs(self) -> bool:
         """Return whether the base is personal."""
         return not all(prefix.startswith("head.") for prefix in self.local)
 
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Return the features, or the batch itself if they are personal."""
-        return {"x": x} if self.reads_examples else {"h": net.features(shared, x)}
+        return {"x": x} if self.predicts_from_inputs else {"h": net.features(shared, x)}
 
 
 @value
@@ -165,11 +170,11 @@ class LGFedAvg(Personal):
     below_head = True
     local: tuple[str, ...] = ("base.",)
 
-    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
+    def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the examples, and the shared head's bias."""
         return Opened(code["x"], params["head.bias"].expand(code["x"].shape[0], -1))
 
-    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
+    def private(self, net: FunctionalModel, params: Params, entry: Tensor) -> Tensor:
         """Return the features of a base."""
         return net.features(params, entry)
 
@@ -206,7 +211,7 @@ class FedBABU(Personal):
     sends, as in the paper; 004's released code begins at a client's own last base.
     """
 
-    trains = ("base.",)
+    trained = ("base.",)
     local: tuple[str, ...] = ("head.",)
 
 
@@ -221,11 +226,11 @@ class FedBN(FedAvg):
     normalization, ICLR 2021.
     """
 
-    reads_examples = True
+    predicts_from_inputs = True
 
-    def stays(self, leaves: Iterable[str]) -> set[str]:
+    def stays(self, params: Iterable[str]) -> set[str]:
         """Return the leaves of the layers that keep running statistics."""
-        names = [*leaves]
+        names = [*params]
         layers = tuple(n.removesuffix(MEAN) for n in names if n.endswith(MEAN))
         return {n for n in names if n.startswith(layers)}
 
@@ -235,16 +240,17 @@ class LocalGlobal(FedAvg):
     """Personal first layers l_s below one global network g: logits = g(l_s(x)).
 
     ``cut`` is the number of the base's modules that are l_s: 3 is the input layer of a LeNet
-    (convolution, pooling, ReLU), 4 a ResNet up to its first block; ``Net.cuts`` lists the legal
-    ones. ValueError, when a run starts, for a cut that the model has not. A new client gets
+    (convolution, pooling, ReLU), 4 a ResNet up to its first block; ``FunctionalModel.cuts`` lists
+    the legal ones. ValueError, when a run starts, for a cut that the model has not. A new client
+    gets
 
         log p(y|x) = log softmax g( sum_s p(s) l_s(x) )                     (000, App. F)
 
     Reference: Liang et al., Think locally, act globally, 2020; 000, sec. 4.1, a baseline. As in 000
-    nothing is pre-trained by FedAvg (``Experiment.after`` would).
+    nothing is pre-trained by FedAvg (``Experiment.first_stage`` would).
     """
 
-    reads_examples = True
+    predicts_from_inputs = True
     cut: PositiveInt = 3
 
     def is_local(self, name: str) -> bool:
@@ -260,11 +266,15 @@ class LocalGlobal(FedAvg):
             raise ValueError(f"this model has no cut {self.cut}; legal: {legal or 'none'}")
         return FedAvg.init(self, fed, seed, first)
 
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+    def new_client_output(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Params:
         """Return the client's representation."""
         return {"r": net.below(params, code["x"], self.cut)}
 
-    def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
+    def combine_clients(
+        self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
+    ) -> Tensor:
         """Return what the global layers make of the mean representation."""
         return net.above(shared, outputs["r"], self.cut).log_softmax(-1)
 
@@ -287,19 +297,19 @@ class FedRoD(SplitModel):
     """
 
     experts = OWN
-    copies: ClassVar[dict[str, str]] = {OWN: "head."}
+    initialised_from: ClassVar[dict[str, str]] = {OWN: "head."}
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model and a second head."""
-        model = FedAvg.leaves(self, fed, seed)
+        model = FedAvg.init_params(self, fed, seed)
         return {**model, **add_prefix(select_prefix(model, "head."), OWN)}
 
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the logarithm of how often a client holds each label, ``[clients, classes]``."""
-        return {"log_counts": fed.train.counts(fed.classes)[rows].to(torch.float32).log()}
+        return {"log_counts": fed.train.counts(fed.classes)[clients].to(torch.float32).log()}
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the balanced loss of base and generic head, and that of the personal head."""
         y, weight = batch.y, batch.weight
         h = self.features(net, params, batch)
@@ -308,7 +318,9 @@ class FedRoD(SplitModel):
         both = generic.detach() + self.private(net, params, h.detach())
         return mean_cross_entropy(balanced, y, weight) + mean_cross_entropy(both, y, weight)
 
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+    def new_client_output(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Params:
         """Return the generic logits: those of a client for a new client."""
         return {"logits": net.logits(params, code["h"])}
 
@@ -334,54 +346,59 @@ class FedCP(SplitModel):
     """
 
     experts = OWN
-    copies: ClassVar[dict[str, str]] = {OWN: "head."}
-    trains = ("base.", POLICY, OWN)
-    apart: NonNegativeFloat = 5.0
+    initialised_from: ClassVar[dict[str, str]] = {OWN: "head."}
+    trained = ("base.", POLICY, OWN)
+    stored_as: ClassVar[dict[str, str]] = {"lam": "apart"}
+    lam: NonNegativeFloat = 5.0
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model, a second head like the first, and the policy."""
-        model, d = FedAvg.leaves(self, fed, seed), fed.net.width
+        model, d = FedAvg.init_params(self, fed, seed), fed.net.width
         with seeded(torch_seed(seed, "model", 1)):
-            policy = leaves_of({"layer": nn.Linear(d, 2 * d), "norm": nn.LayerNorm(2 * d)})
+            policy = params_of({"layer": nn.Linear(d, 2 * d), "norm": nn.LayerNorm(2 * d)})
         own = add_prefix(select_prefix(model, "head."), OWN)
-        return {**model, **own, **placed(add_prefix(policy, POLICY), fed)}
+        return {**model, **own, **to_device(add_prefix(policy, POLICY), fed)}
 
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the embedding of each client, ``[clients, D]``."""
-        return {"who": normalize(state.local[f"{OWN}weight"][rows].sum(1), dim=-1)}
+        return {"who": normalize(state.client_params[f"{OWN}weight"][clients].sum(1), dim=-1)}
 
-    broadcast = MOON.broadcast  # the received base
+    round_constants = MOON.round_constants  # the received base
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains all but the received head."""
-        return (self.phase(noise=(("policy", FEATURES),)),)
+        return (self.phase(random_inputs=(("policy", FEATURES),)),)
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy, and how far features are from the received base's."""
         h, weight = self.features(net, params, batch), batch.weight
         logits = self.logits(net, params, ctx, {"h": h, **batch.random})
         loss = mean_cross_entropy(logits, batch.y, weight)
         known = batch.precomputed
         theirs = known["theirs"] if "theirs" in known else self._theirs(net, ctx, batch)
-        return loss + self.apart * discrepancy(h, theirs, weight)
+        return loss + self.lam * discrepancy(h, theirs, weight)
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
+    def precompute(
+        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
+    ) -> Precomputed:
         """Return the received base's features, and the client's own where these stand still."""
         own = SplitModel.precompute(self, net, frozen, ctx, batch).replace
         return Precomputed({"theirs": self._theirs(net, ctx, batch)}, own)
 
-    def _theirs(self, net: Net, ctx: Params, batch: Batch) -> Tensor:
+    def _theirs(self, net: FunctionalModel, ctx: Params, batch: Batch) -> Tensor:
         return net.features(select_prefix(ctx, RECEIVED), batch.x)
 
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+    def client_update(
+        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
+    ) -> Update:
         """Return before - after, where the head after is the mean of received and personal one."""
         own, sent = FedAvg.client_update(self, net, before, after, ctx)
         for name, mine in add_prefix(select_prefix(after, OWN), "head.").items():
             sent[name] = (before[name] - mine) / 2
         return own, sent
 
-    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
+    def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the personal share of the features, and what the global head makes of the rest."""
         h, policy = code["h"], select_prefix(params, POLICY)
         logits = linear(h * ctx["who"], policy["layer.weight"], policy["layer.bias"])
@@ -399,10 +416,10 @@ def discrepancy(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
 
     Under the sum of four Gaussian kernels e^(-d^2 / 2 w), diagonals included, as in FedCP's code.
     """
-    rows = torch.cat([a, b], -2)
+    clients = torch.cat([a, b], -2)
     share = torch.cat([weight, -weight]) / weight.sum().clamp(min=1)
-    squares = (rows**2).sum(-1)
-    far = (squares.unsqueeze(-1) + squares - 2 * rows @ rows.mT).clamp(min=0)
+    squares = (clients**2).sum(-1)
+    far = (squares.unsqueeze(-1) + squares - 2 * clients @ clients.mT).clamp(min=0)
     # All kernels in one tensor: a small batch's time is that of launching operations.
     kernels = (far * _narrow(far.device, far.dtype)).exp().sum(0)
     return (kernels * (share.unsqueeze(-1) * share)).sum()
@@ -439,31 +456,31 @@ class GPFL(SplitModel):
     """
 
     experts = "head."
-    trains = ("base.", "head.", LABELS, STEERED)
+    trained = ("base.", "head.", LABELS, STEERED)
     near: NonNegativeFloat = 0.01
     decay: NonNegativeFloat = 0.1
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model, the labels' embeddings and the steering."""
-        model, d = FedAvg.leaves(self, fed, seed), fed.net.width
+        model, d = FedAvg.init_params(self, fed, seed), fed.net.width
         with seeded(torch_seed(seed, "model", 1)):
             new: dict[str, nn.Module] = {"labels": nn.Embedding(fed.classes, d)}
             new |= {f"{STEERED}{side}.layer": nn.Linear(d, d) for side in SIDES}
             new |= {f"{STEERED}{side}.norm": nn.LayerNorm(d) for side in SIDES}
-        return {**model, **placed(leaves_of(new), fed)}
+        return {**model, **to_device(params_of(new), fed)}
 
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the contexts, ``[clients, D]`` each."""
-        share = fed.shares("label")[rows]
-        labels = state.shared[LABELS].expand(len(rows), -1, -1)
+        share = fed.shares("label")[clients]
+        labels = state.server_params[LABELS].expand(len(clients), -1, -1)
         return {"everybody": labels.mean(1), "mine": (share.unsqueeze(1) @ labels).squeeze(1)}
 
-    def broadcast(self, fed: Federation, state: State) -> Params:
+    def round_constants(self, fed: Federation, state: State) -> Params:
         """Return the received embeddings."""
-        return {"received_labels": state.shared[LABELS]}
+        return {"received_labels": state.server_params[LABELS]}
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the head's cross-entropy, and what the embeddings say of the steered features."""
         y, weight = batch.y, batch.weight
         h = self.features(net, params, batch)
@@ -477,7 +494,7 @@ class GPFL(SplitModel):
         decayed = [params[LABELS], *select_prefix(params, STEERED).values()]
         return loss + self.decay / 2 * torch.stack([(t**2).sum() for t in decayed]).sum()
 
-    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
+    def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features steered by the client's own labels."""
         h = code["h"]
         return Opened(steer(params, h, ctx["mine"]), h.new_zeros(h.shape[0], net.classes))
@@ -523,39 +540,39 @@ class DBE(SplitModel):
     """
 
     experts = VECTOR
-    trains: ClassVar[tuple[str, ...]] = ("base.", "head.", VECTOR, RUNNING)
-    keeps = (RUNNING,)
-    plain = True
+    trained: ClassVar[tuple[str, ...]] = ("base.", "head.", VECTOR, RUNNING)
+    local = (RUNNING,)
+    needs_plain_sgd = True
     below_head = True
     kappa: NonNegativeFloat = 50.0
 
-    def leaves(self, fed: Federation, seed: int) -> Params:
+    def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model, and vectors that start at zero."""
         zero = torch.zeros(fed.net.width)
         vectors = {n: zero.clone() for n in (VECTOR, RUNNING, CONSENSUS)}
-        return {**FedAvg.leaves(self, fed, seed), **placed(vectors, fed)}
+        return {**FedAvg.init_params(self, fed, seed), **to_device(vectors, fed)}
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the initial model with the consensus, for which every client trains one epoch."""
         initial = FedAvg.init(self, fed, seed, first)
-        if not self.kappa or (first and CONSENSUS in first.shared):
+        if not self.kappa or (first and CONSENSUS in first.server_params):
             return initial
         # The initial model stays as it is.
-        nothing = {n: torch.zeros_like(t) for n, t in initial.local.items()}
-        fresh = State(dict(initial.shared), nothing)
+        nothing = {n: torch.zeros_like(t) for n, t in initial.client_params.items()}
+        fresh = State(dict(initial.server_params), nothing)
         once = _Consensus(batch_size=self.batch_size, client=self.client, kappa=0.0)
         found, report = play_round(once, fed, fresh, round=0, seed=seed, cohort=1.0)
-        initial.shared[CONSENSUS] = found.shared[CONSENSUS]
-        initial.memory[PREPARED] = torch.stack([report.download.sum(), report.upload.sum()])
+        initial.server_params[CONSENSUS] = found.server_params[CONSENSUS]
+        initial.server_memory[PREPARED] = torch.stack([report.download.sum(), report.upload.sum()])
         return initial
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the received model and the client's vector; its mean features start empty."""
-        initial = FedAvg.start(self, fed, state, rows)
+        initial = FedAvg.client_params(self, fed, state, clients)
         return {**initial, RUNNING: torch.zeros_like(initial[RUNNING])}
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy, and how far the mean features are from the consensus."""
         weight = batch.weight
         h = self.features(net, params, batch)
@@ -575,17 +592,17 @@ class DBE(SplitModel):
         each has its own. The server's memory of it ends with the first round.
         """
         down, up = FedAvg.communication_bytes(self, state, rows, messages)
-        if PREPARED not in state.memory:
+        if PREPARED not in state.server_memory:
             return down, up
-        once, clients = state.memory[PREPARED].cpu().unsqueeze(1), len(rows)
+        once, clients = state.server_memory[PREPARED].cpu().unsqueeze(1), len(rows)
         more = once // clients + (torch.arange(clients) < once % clients)
         return down + more[0], up + more[1]
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Average the models; what finding the consensus took has been charged."""
-        return replace(FedAvg.aggregate(self, fed, state, rows, messages), memory={})
+        return replace(FedAvg.aggregate(self, fed, state, clients, messages), server_memory={})
 
-    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
+    def private(self, net: FunctionalModel, params: Params, entry: Tensor) -> Tensor:
         """Return the client's vector for every example."""
         return params[VECTOR].expand(entry.shape[0], -1)
 
@@ -594,11 +611,15 @@ class DBE(SplitModel):
 class _Consensus(DBE):
     """One epoch of plain training whose clients send their last mean, and nothing else."""
 
-    trains = ("base.", "head.", RUNNING)
+    trained = ("base.", "head.", RUNNING)
 
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+    def client_update(
+        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
+    ) -> Update:
         return {}, {CONSENSUS: before[CONSENSUS] - after[RUNNING]}
 
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
-        model = drop_prefix(state.shared, CONSENSUS)  # there is none yet
-        return FedAvg.communication_bytes(self, replace(state, shared=model), rows, messages)
+    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
+        model = drop_prefix(state.server_params, CONSENSUS)  # there is none yet
+        return FedAvg.communication_bytes(
+            self, replace(state, server_params=model), clients, messages
+        )

@@ -31,7 +31,7 @@ from fedlib import paths, progress
 from fedlib.data import arrays, cache, parquet
 from fedlib.data.arrays import OWN, Fitted, add, fitted
 from fedlib.data.records import RECORDS, Dataset, DatasetError, Record, Split, reading
-from fedlib.values import one_of
+from fedlib.values import check_choice
 
 SAMPLE = "_sample"
 LISTED_SAMPLES = ("cifar100_sample", "tiny_imagenet_sample", "femnist_sample")
@@ -47,7 +47,7 @@ def names() -> tuple[str, ...]:
 def require(name: str) -> None:
     """ValueError, with the names that `load` knows, for an unknown one."""
     if _record(name) is None:
-        one_of("dataset", name, names())
+        check_choice("dataset", name, names())
 
 
 def _record(name: str) -> Record | None:

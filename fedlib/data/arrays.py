@@ -52,12 +52,12 @@ def add(
 
     Args:
         name: of small letters, digits and _.
-        train: features, labels [N] (0..classes-1), a dict of other columns [N], as for `ByColumn`.
-            Features are images uint8 [N, H, W, C] with one channel or three, numbers [N, ...] or a
-            table of pandas, Arrow or Polars, kept as float32 (float64 where that would lose what
-            varies, as seconds since 1970 do), texts [N], of which 200 tokens are kept, or token ids
-            [N, T]. Networks see [N, H, W, C] as [N, C, H, W], and all else as it is. Objects of
-            pandas have one index, as rows are joined by place.
+        train: features, labels [N] (0..classes-1), a dict of other columns [N], as for
+            `NaturalPartition`. Features are images uint8 [N, H, W, C] with one channel or three,
+            numbers [N, ...] or a table of pandas, Arrow or Polars, kept as float32 (float64 where
+            that would lose what varies, as seconds since 1970 do), texts [N], of which 200 tokens
+            are kept, or token ids [N, T]. Networks see [N, H, W, C] as [N, C, H, W], and all else
+            as it is. Objects of pandas have one index, as rows are joined by place.
         test: likewise; without it tasks can only hold out clients' `LocalHoldout` examples.
         class_names, vocabulary: of all labels ("0", "1", ... if there are none); of token ids.
         normalise: False leaves numbers as they are, and pixels in [0, 1].

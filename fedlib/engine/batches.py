@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.cores import parallel_map
 from fedlib.engine import costs
 from fedlib.engine.program import vmap_clients
-from fedlib.federation import Federation, Precomputed, Table
+from fedlib.federation import ClientData, Federation, Precomputed
 from fedlib.models import Batch, Params
+from fedlib.parallel import map_chunks
 from fedlib.randomness import generator
 
 
@@ -93,9 +93,9 @@ def make_plan(
 
 def precompute(
     fed: Federation,
-    table: Table,
+    table: ClientData,
     method: Callable[[Params, Params, Batch], Precomputed],
-    rows: Tensor,
+    clients: Tensor,
     frozen: Params,
     context: Params,
 ) -> Precomputed:
@@ -106,29 +106,29 @@ def precompute(
     true. Returns columns ``[clients, examples, ...]``, zero in the padding. Nothing is known of
     examples that are augmented, as these differ from step to step.
     """
-    sizes, columns = table.sizes[rows.cpu().numpy()], Precomputed({}, {})
+    sizes, columns = table.sizes[clients.cpu().numpy()], Precomputed({}, {})
     size = costs.TOGETHER if fed.net.batchable(fed.device) else 1
 
     @torch.no_grad()
     def ask(some: slice, batches: Iterator[Batch]) -> list[Precomputed]:
         own, ctx = ({n: t[some] for n, t in part.items()} for part in (frozen, context))
-        one = vmap_clients(method, len(rows[some]))
+        one = vmap_clients(method, len(clients[some]))
         return [one(own, ctx, batch) for batch in batches]
 
     def ask_part(some: slice) -> list[Precomputed]:
-        return ask(some, table.blocks(rows[some], costs.AT_ONCE))
+        return ask(some, table.blocks(clients[some], costs.AT_ONCE))
 
     once = np.ones((1, 1), dtype=np.int64)
-    example = table.batches(rows[:1], 0 * once[None], once, once[0])
+    example = table.batches(clients[:1], 0 * once[None], once, once[0])
     if fed.train.augment is not None or not any(ask(slice(1), example)[0]):
         return columns
-    parts = [slice(start, start + size) for start in range(0, len(rows), size)]
-    for i, blocks in parallel_map(ask_part, parts, "precompute"):
+    parts = [slice(start, start + size) for start in range(0, len(clients), size)]
+    for i, blocks in map_chunks(ask_part, parts, "precompute"):
         for at, block in enumerate(blocks):
             for column, found in zip(columns, block, strict=True):
                 for name, t in found.items():
                     if name not in column:
-                        column[name] = t.new_zeros(len(rows), int(sizes.max()), *t.shape[2:])
+                        column[name] = t.new_zeros(len(clients), int(sizes.max()), *t.shape[2:])
                     start = at * costs.AT_ONCE
                     column[name][parts[i], start : start + t.shape[1]] = t
     return columns

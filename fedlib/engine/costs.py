@@ -40,13 +40,15 @@ def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
     if not fed.net.batchable(fed.device):
         return 1
     if fed.device.type != "cpu":
-        return fed.clients
+        return fed.num_clients
     if fed.net.is_recurrent:
         return READERS
     return max(1, CACHE_BYTES // (4 * (numbers or fed.net.parameters())))
 
 
-def together(fed: Federation, chunk: int | None, usual: int, moving: Params, vectors: bool) -> int:
+def phase_width(
+    fed: Federation, chunk: int | None, usual: int, moving: Params, vectors: bool
+) -> int:
     """Return how many clients share the program of one phase, which trains ``moving``.
 
     Where ``vectors`` take the place of the examples no convolution is left, however many the model
@@ -58,7 +60,7 @@ def together(fed: Federation, chunk: int | None, usual: int, moving: Params, vec
     return max(usual, min(READERS, CACHE_BYTES // (4 * max(size, 1))))
 
 
-def side_by_side(
+def cohort_width(
     fed: Federation, chunk: int | None, usual: int, state: State, phases: Sequence[Phase]
 ) -> int:
     """Return how many clients play their phases side by side, a multiple of the usual chunk.
@@ -68,9 +70,9 @@ def side_by_side(
     """
     if chunk is not None or fed.device.type != "cpu":
         return usual
-    shapes = {n: t.ndim for n, t in state.shared.items()}
-    shapes |= {n: t.ndim - 1 for n, t in state.local.items()}
-    moving = [phase.moves(shapes, state.local) for phase in phases]
+    shapes = {n: t.ndim for n, t in state.server_params.items()}
+    shapes |= {n: t.ndim - 1 for n, t in state.client_params.items()}
+    moving = [phase.trained_names(shapes, state.client_params) for phase in phases]
     if not any(names and max(shapes[n] for n in names) <= 2 for names in moving):
         return usual
     most = min(READERS, WAITING_BYTES // (4 * max(numbers(state), 1)))
@@ -79,11 +81,11 @@ def side_by_side(
 
 def numbers(state: State) -> int:
     """Return how many numbers one client's leaves have: what ``chunk_of`` asks for."""
-    mine = sum(t[0].numel() for t in state.local.values())
-    return mine + sum(t.numel() for t in state.shared.values())
+    mine = sum(t[0].numel() for t in state.client_params.values())
+    return mine + sum(t.numel() for t in state.server_params.values())
 
 
-def predicted_together(fed: Federation, code: Params, examples: int) -> int:
+def prediction_width(fed: Federation, code: Params, examples: int) -> int:
     """Return how many clients predict in one program: as many as the budget allows.
 
     One at a time where a whole personal network would run on a CPU (grouped convolutions).
@@ -96,7 +98,7 @@ def predicted_together(fed: Federation, code: Params, examples: int) -> int:
     return int(np.clip(BUDGET // max(numbers, 1), 1, 4096))
 
 
-def polled(code: Params, examples: int, clients: int) -> int:
+def test_stride(code: Params, examples: int, clients: int) -> int:
     """Return the step from one test example that a new client is given predictions for to the next.
 
     All of them, or about ``MOST`` where every client's own network would read them.
@@ -113,20 +115,20 @@ def groups(
     for kind in np.unique(kinds):
         same = np.flatnonzero(kinds == kind)
         order = same[np.argsort(-steps[same], kind="stable")]
-        yield from (order[some] for some in company(sizes[order], lambda width: size))
+        yield from (order[some] for some in group_by_size(sizes[order], lambda width: size))
 
 
-def company(sizes: np.ndarray, most: Callable[[int], int]) -> list[np.ndarray]:
+def group_by_size(sizes: np.ndarray, most: Callable[[int], int]) -> list[np.ndarray]:
     """Return the places of clients that are padded to one width together, in their order.
 
     As many at once as ``most`` says for the widest. Whoever has more than ``UNEQUAL`` times the
     mean is alone, so that what is padded stays in proportion to what is held.
     """
-    rest, alone = (np.flatnonzero(far_above(sizes) == far) for far in (False, True))
+    rest, alone = (np.flatnonzero(oversized(sizes) == far) for far in (False, True))
     step = most(int(sizes[rest].max()))
     return [*alone[:, None], *np.split(rest, range(step, len(rest), step))]
 
 
-def far_above(sizes: np.ndarray) -> np.ndarray:
+def oversized(sizes: np.ndarray) -> np.ndarray:
     """Return which clients have more than ``UNEQUAL`` times the mean size, bool ``[clients]``."""
     return np.asarray(sizes * len(sizes) > UNEQUAL * sizes.sum(), bool)

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_map_only
 
-from fedlib.models import Batch, Net, Params, is_statistic
+from fedlib.models import Batch, FunctionalModel, Params, is_statistic
 from fedlib.optim import Optimizer, Stepper
 
 
 def vmap_clients(fn: Callable[..., Any], clients: int) -> Callable[..., Any]:
-    """Return ``fn`` over ``clients`` rows: every tensor argument and result gains a first axis.
+    """Return ``fn`` over ``num_clients`` rows: every tensor argument and result gains a first axis.
 
     What all clients share ``fn`` closes over. With one client the axis is squeezed away instead of
     vmapped: the same program and, up to rounding, the same result, without the grouped convolutions
@@ -28,16 +28,16 @@ def vmap_clients(fn: Callable[..., Any], clients: int) -> Callable[..., Any]:
 
 
 def one_client(
-    method: Callable[..., Any], net: Net, common: Params, shared: Params | None = None
+    method: Callable[..., Any], net: FunctionalModel, common: Params, shared: Params | None = None
 ) -> Callable[[Params, Params, Any], Any]:
     """Return ``method(net, params, ctx, batch)`` as a function of one client's own.
 
-    That is its leaves, its context and its batch; ``shared`` are leaves, ``common`` is context that
-    all clients have.
+    That is its leaves, its context and its batch; ``server_params`` are leaves, ``common`` is
+    context that all clients have.
     """
 
-    def ask(leaves: Params, context: Params, batch: Any) -> Any:
-        return method(net, {**(shared or {}), **leaves}, {**context, **common}, batch)
+    def ask(params: Params, context: Params, batch: Any) -> Any:
+        return method(net, {**(shared or {}), **params}, {**context, **common}, batch)
 
     return ask
 
@@ -46,12 +46,12 @@ LARGE = 2**12  # numbers of a weight whose copying takes longer than a step's ot
 
 
 class Program:
-    """The step of some clients, whose ``leaves`` and ``context`` are stacked.
+    """The step of some clients, whose ``params`` and ``context`` are stacked.
 
     ``loss`` is a function of ONE client ``(leaves, context, batch)``; it returns a scalar, and the
     running statistics that it moved. The leaves named in ``train`` are trained, in copies of what
-    was given; running statistics among them are as the loss left them. ``after``, a function of one
-    client too, returns what ``settle`` puts in the place of trained leaves.
+    was given; running statistics among them are as the loss left them. ``first_stage``, a function
+    of one client too, returns what ``settle`` puts in the place of trained leaves.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class Program:
         loss: Callable[..., tuple[Tensor, Params]],
         optimizer: Optimizer,
         train: tuple[str, ...],
-        leaves: Params,
+        params: Params,
         context: Params,
         after: Callable[..., Params] | None = None,
     ) -> None:
-        clients = len(next(iter(leaves.values())))
+        clients = len(next(iter(params.values())))
         self._alone = clients == 1
-        trained = self._bare({n: _trainable(leaves[n]) for n in train})
+        trained = self._bare({n: _trainable(params[n]) for n in train})
         self._statistics = {n: trained.pop(n) for n in train if is_statistic(n)}
         self._trained = {n: t.requires_grad_(True) for n, t in trained.items()}
         self._turned: frozenset[str] = frozenset()
-        self._parts = self._bare(leaves), self._bare(context)
+        self._parts = self._bare(params), self._bare(context)
         self._losses = loss if self._alone else vmap_clients(loss, clients)
         self._after = after if after is None or self._alone else vmap_clients(after, clients)
         self._kind = optimizer
@@ -83,8 +83,8 @@ class Program:
 
     def step(self, batch: Batch) -> Tensor:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
-        leaves, context = self._parts
-        losses, moved = self._losses({**leaves, **self._now()}, context, self._of_one(batch))
+        params, context = self._parts
+        losses, moved = self._losses({**params, **self._now()}, context, self._of_one(batch))
         self._statistics = moved
         loss = losses if self._alone else losses.sum()
         if self.optimizer is None:
@@ -102,8 +102,8 @@ class Program:
         """Let the algorithm put other values in the place of trained leaves, after a batch."""
         if self._after is None:
             return
-        leaves, context = self._parts
-        found = self._after({**leaves, **self._now()}, context, self._of_one(batch))
+        params, context = self._parts
+        found = self._after({**params, **self._now()}, context, self._of_one(batch))
         for name, t in found.items():
             if name in self._statistics:
                 self._statistics[name] = t
@@ -112,11 +112,11 @@ class Program:
 
     def _clip(self, most: float) -> None:
         """Scale every client's gradient over all leaves to the length ``most`` at most."""
-        grads = [leaf.grad for leaf in self._trained.values() if leaf.grad is not None]
-        rows = [g.unsqueeze(0) if self._alone else g for g in grads]
-        length = torch.stack([g.square().flatten(1).sum(1) for g in rows]).sum(0).sqrt()
+        grads = [param.grad for param in self._trained.values() if param.grad is not None]
+        clients = [g.unsqueeze(0) if self._alone else g for g in grads]
+        length = torch.stack([g.square().flatten(1).sum(1) for g in clients]).sum(0).sqrt()
         scale = (most / (length + 1e-6)).clamp(max=1)  # as torch's own
-        for g in rows:
+        for g in clients:
             g.mul_(scale.view(-1, *[1] * (g.ndim - 1)))
 
     def _now(self) -> Params:
@@ -130,24 +130,24 @@ class Program:
         vmap hands the gradient of a linear layer's weight over transposed, and autograd would copy
         it into the weight's layout at every step.
         """
-        names, leaves = [*self._trained], [*self._trained.values()]
-        grads = dict(zip(names, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True))
+        names, params = [*self._trained], [*self._trained.values()]
+        grads = dict(zip(names, torch.autograd.grad(loss, params, allow_unused=True), strict=True))
         self._turned = frozenset(n for n, g in grads.items() if g is not None and _lies_turned(g))
-        for n, leaf in self._trained.items():
+        for n, param in self._trained.items():
             if n in self._turned:
-                self._trained[n] = leaf.detach().mT.contiguous().requires_grad_(True)
+                self._trained[n] = param.detach().mT.contiguous().requires_grad_(True)
             if (grad := grads[n]) is not None:
                 # A fused optimiser reads both as they lie in memory: they have to lie alike.
                 grad = grad.mT if n in self._turned else grad
                 self._trained[n].grad = torch.empty_like(self._trained[n]).copy_(grad)
         return self._kind.build(self._trained, fused=True)
 
-    def _bare(self, leaves: Params) -> Params:
+    def _bare(self, params: Params) -> Params:
         """Return the leaves of one client without their first axis, those of several as they are.
 
         Taken off once and not at every step; ``vmap_clients`` would do the same inside the program.
         """
-        return {n: t[0] for n, t in leaves.items()} if self._alone else leaves
+        return {n: t[0] for n, t in params.items()} if self._alone else params
 
     def _of_one(self, batch: Batch) -> Batch:
         return batch.map(lambda t: t[0]) if self._alone else batch

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from fedlib.federation import Federation, Precomputed
-from fedlib.models import Batch, Family, Net, Params
+from fedlib.models import Architecture, Batch, FunctionalModel, Params
 from fedlib.optim import Optimizer
-from fedlib.values import NonNegativeFloat, PositiveInt, shown, value
+from fedlib.values import NonNegativeFloat, PositiveInt, short_repr, value
 
 if TYPE_CHECKING:
     from fedlib.engine.train import Cohort
@@ -23,14 +23,20 @@ if TYPE_CHECKING:
 # As many random numbers as a model has features, or takes to drop units.
 FEATURES, DROPOUT = "features", "dropout"
 
-_GROUPS = ("shared", "local", "optimizer", "memory")  # of a state's tensors
+# The fields of a state that hold tensors, by the names that they are stored under.
+_GROUPS = {
+    "shared": "server_params",
+    "local": "client_params",
+    "optimizer": "server_optimizer",
+    "memory": "server_memory",
+}
 # How an algorithm's memory began in checkpoints that kept it together with the optimiser's.
 _REMEMBERED = ("clients/", "clusters/", "settled/", "average.", "server/")
 
 
-def numbers_of(net: Net, count: int | str | Family) -> int:
+def numbers_of(net: FunctionalModel, count: int | str | Architecture) -> int:
     """Return how many numbers per example a phase of ``net`` asks for by a ``count``."""
-    if isinstance(count, Family):
+    if isinstance(count, Architecture):
         return net.like(count).noise
     named = {FEATURES: net.width, DROPOUT: net.noise}
     return named[count] if isinstance(count, str) else count
@@ -41,7 +47,7 @@ class EarlyStop:
     """Stop a client when its validation loss stops improving, and keep its best weights.
 
     Checked every ``every`` epochs of the client; an improvement counts when larger than
-    ``min_delta``; after ``patience`` checks without one the client stands still. ``keep`` "last"
+    ``min_delta``; after ``patience`` checks without one the client stands still. ``select`` "last"
     keeps the weights that it has then, as 001's released code does by mistake. A client without
     validation examples is never checked: it trains to the end and keeps its last weights.
 
@@ -59,17 +65,17 @@ class EarlyStop:
 class Phase:
     """One stretch of local training: which leaves move, on which data, how.
 
-    ``train`` are prefixes of the leaves that move, "" is all of them, among the ``side`` that is
+    ``train`` are prefixes of the leaves that move, "" is all of them, among the ``scope`` that is
     "local", "shared" or "both"; ValueError, when a run starts, for one of no leaf. ``loss`` names
-    the algorithm's method to minimise. ``noise`` are pairs of a name and how many uniform random
-    numbers per example the loss finds under that name in ``batch.random``; "features" is one for
-    each of the model's features, "dropout" what the model takes, and a family stands for what a
-    network of it takes. ``watch`` is what early stopping looks at, on validation examples: "nll",
-    the negative log-likelihood of the algorithm's predictions, or "loss". ``repeat`` steps are
-    taken on every mini-batch. ``after`` names a method ``(net, params, ctx, batch)`` that returns
-    what then takes the place of leaves that move, a projection for one.
+    the algorithm's method to minimise. ``random_inputs`` are pairs of a name and how many uniform
+    random numbers per example the loss finds under that name in ``batch.random``; "features" is one
+    for each of the model's features, "dropout" what the model takes, and a family stands for what a
+    network of it takes. ``monitor`` is what early stopping looks at, on validation examples: "nll",
+    the negative log-likelihood of the algorithm's predictions, or "loss". ``steps_per_batch`` steps
+    are taken on every mini-batch. ``project`` names a method ``(net, params, ctx, batch)`` that
+    returns what then takes the place of leaves that move, a projection for one.
 
-    ``optimizer`` moves them for ``epochs`` passes over a client's examples in batches of
+    ``server_optimizer`` moves them for ``epochs`` passes over a client's examples in batches of
     ``batch_size``, None for all at once, or instead for ``steps`` batches, as many at every
     client; ``stop`` may end a client's training before.
 
@@ -83,61 +89,61 @@ class Phase:
     train: tuple[str, ...] = ("",)
     loss: str = "loss"
     stop: EarlyStop | None = None
-    noise: tuple[tuple[str, int | str | Family], ...] = ()
-    watch: Annotated[str, ("nll", "loss")] = "nll"
-    side: Annotated[str, ("local", "shared", "both")] = "both"
-    repeat: PositiveInt = 1
-    after: str = ""
+    random_inputs: tuple[tuple[str, int | str | Architecture], ...] = ()
+    monitor: Annotated[str, ("nll", "loss")] = "nll"
+    scope: Annotated[str, ("local", "shared", "both")] = "both"
+    steps_per_batch: PositiveInt = 1
+    project: str = ""
     steps: PositiveInt | None = None
 
-    def moves(self, leaves: Iterable[str], local: Collection[str]) -> tuple[str, ...]:
+    def trained_names(self, params: Iterable[str], local: Collection[str]) -> tuple[str, ...]:
         """Return which of some leaves move, given which ones are local."""
-        sides = {"both": (True, False), "local": (True,), "shared": (False,)}[self.side]
-        return tuple(n for n in leaves if n.startswith(self.train) and (n in local) in sides)
+        sides = {"both": (True, False), "local": (True,), "shared": (False,)}[self.scope]
+        return tuple(n for n in params if n.startswith(self.train) and (n in local) in sides)
 
 
 @dataclass(eq=False)
 class State:
     """All that lasts from round to round.
 
-    ``shared`` leaves live at the server; ``local`` leaves ``[population, ...]`` never leave their
-    client. The server remembers two things: ``optimizer`` is what its optimiser does, ``memory``
-    what an algorithm does, such as who chose which cluster. Memory lasts until it is replaced.
-    ``round`` is the one that is played (or was last) and ``seed`` its experiment's: what a server
-    does at random follows from them.
+    ``server_params`` leaves live at the server; ``client_params`` leaves ``[population, ...]``
+    never leave their client. The server remembers two things: ``server_optimizer`` is what its
+    optimiser does, ``server_memory`` what an algorithm does, such as who chose which cluster.
+    Memory lasts until it is replaced. ``round`` is the one that is played (or was last) and
+    ``seed`` its experiment's: what a server does at random follows from them.
 
     >>> for moment in simulate(tiny):
     ...     state = moment.state
-    >>> [*state.shared], [*state.local]
+    >>> [*state.server_params], [*state.client_params]
     (['base.1.weight', 'base.1.bias', 'head.weight', 'head.bias'], [])
     """
 
-    shared: Params
-    local: Params
-    optimizer: Params = field(default_factory=dict)
-    memory: Params = field(default_factory=dict)
+    server_params: Params
+    client_params: Params
+    server_optimizer: Params = field(default_factory=dict)
+    server_memory: Params = field(default_factory=dict)
     round: int = 0
     seed: int = 0
 
-    def with_decisions(self, rows: Tensor, decisions: Params) -> State:
+    def with_decisions(self, clients: Tensor, decisions: Params) -> State:
         """Return the state in which the server remembers what some clients have decided."""
-        made = {n: self.memory[n].index_copy(0, rows, t) for n, t in decisions.items()}
-        return replace(self, memory={**self.memory, **made}) if made else self
+        made = {n: self.server_memory[n].index_copy(0, clients, t) for n, t in decisions.items()}
+        return replace(self, server_memory={**self.server_memory, **made}) if made else self
 
     def flat(self) -> Params:
         """Return every tensor under one name, for a checkpoint."""
-        groups = {g: getattr(self, g) for g in _GROUPS}
-        return {f"{g}:{n}": t for g, leaves in groups.items() for n, t in leaves.items()}
+        groups = {g: getattr(self, name) for g, name in _GROUPS.items()}
+        return {f"{g}:{n}": t for g, params in groups.items() for n, t in params.items()}
 
     @classmethod
     def from_flat(cls, flat: Params) -> State:
-        """Rebuild what ``flat`` returned, now or when both memories were one group, "server"."""
+        """Rebuild what ``indices`` returned, now or when both memories were one group, "server"."""
         groups: dict[str, Params] = {g: {} for g in _GROUPS}
         for name, tensor in flat.items():
-            group, _, leaf = name.partition(":")
+            group, _, param = name.partition(":")
             if group == "server":
-                group = "memory" if leaf.startswith(_REMEMBERED) else "optimizer"
-            groups[group][leaf] = tensor
+                group = "memory" if param.startswith(_REMEMBERED) else "optimizer"
+            groups[group][param] = tensor
         return cls(groups["shared"], groups["local"], groups["optimizer"], groups["memory"])
 
 
@@ -186,7 +192,7 @@ def precompute_of(loss: Any) -> Callable[..., Precomputed] | None:
     return method and getattr(loss.__self__, method)
 
 
-# What ``client_context`` and ``client_output`` may return besides what is an algorithm's own.
+# What ``client_constants`` and ``new_client_output`` may return besides what is an algorithm's own.
 SHAPES, LOG_DENSITY = "shapes", "log_density"
 
 
@@ -198,7 +204,7 @@ class Algorithm(Protocol):
     """
 
     @property
-    def federates(self) -> bool:
+    def communicates(self) -> bool:
         """Whether clients send anything: then what opted out is kept from them, and from it."""
 
     @property
@@ -213,34 +219,36 @@ class Algorithm(Protocol):
 
     # --- A round: the server ---------------------------------------------------------------------
 
-    def decide(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def choose(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Before training: what clients decide, ``[clients, ...]``, by names of memory. Nothing.
 
         Each knows what it is sent and its own examples. The server is told with the message, and
-        remembers it: every name is one of ``State.memory``, ``[population, ...]``.
+        remembers it: every name is one of ``State.server_memory``, ``[population, ...]``.
         """
         return {}
 
-    def before_round(self, fed: Federation, state: State, rows: Tensor) -> State:
-        """Start of a round: the state in which the cohort has decided. What ``decide`` says."""
-        return state.with_decisions(rows, self.decide(fed, state, rows))
+    def before_round(self, fed: Federation, state: State, clients: Tensor) -> State:
+        """Start of a round: the state in which the cohort has decided. What ``choose`` says."""
+        return state.with_decisions(clients, self.choose(fed, state, clients))
 
-    def payload(self, state: State, row: int) -> State:
-        """On a wire: what of the state a client downloads for ``start``. The shared leaves."""
-        return State(state.shared, {})
+    def download(self, state: State, row: int) -> State:
+        """On a wire: what of the state a client downloads for ``client_params``. The shared
+        leaves.
+        """
+        return State(state.server_params, {})
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Per group of clients: their leaves ``[clients, ...]``. Those received, and their own."""
 
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+    def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Per group: constants that differ between clients, ``[clients, ...]``. None.
 
         Of clients with other numbers under ``SHAPES`` leaves may differ in shape: they share no
-        program, and are asked for apart in ``start``.
+        program, and are asked for apart in ``client_params``.
         """
         return {}
 
-    def broadcast(self, fed: Federation, state: State) -> Params:
+    def round_constants(self, fed: Federation, state: State) -> Params:
         """Per group: constants of the round that all clients share, no client axis. None."""
         return {}
 
@@ -249,16 +257,18 @@ class Algorithm(Protocol):
     def phases(self) -> tuple[Phase, ...]:
         """In every round: the stretches of local training. One over all leaves."""
 
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Named by a phase, in every step: a client's loss, a scalar. The cross-entropy."""
 
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+    def client_update(
+        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
+    ) -> Update:
         """After the phases: what a client keeps, and sends. Before - after of what has moved.
 
         It keeps its local leaves as it has trained them, and what is returned first in their place.
         """
 
-    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
+    def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """At last: what clients keep and send, ``[clients, ...]``. ``update`` as it is.
 
         Each may look at its own examples in ``cohort.fed``, and draw by round, seed and its id.
@@ -267,20 +277,22 @@ class Algorithm(Protocol):
 
     # --- A round: the server again ---------------------------------------------------------------
 
-    def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
+    def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
         """After the clients: leaves' weights, float64 ``[clients]`` or ``[clients, K]``. p(s)."""
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """After the clients: the next state. A server's step along the weighted messages."""
 
     def communication_bytes(
-        self, state: State, rows: Tensor, messages: Params
+        self, state: State, clients: Tensor, messages: Params
     ) -> tuple[Tensor, Tensor]:
         """After the clients: bytes of downloads and uploads, int64 ``[clients]``. As they are."""
 
     # --- Predictions -----------------------------------------------------------------------------
 
-    def assign_models(self, fed: Federation, state: State, *, for_selection: bool = False) -> State:
+    def assign_clusters(
+        self, fed: Federation, state: State, *, for_selection: bool = False
+    ) -> State:
         """Before predictions: the state in which clients have decided by which model. As it is.
 
         A state in which they have is returned as it is. Rounds go on from the state before.
@@ -288,26 +300,34 @@ class Algorithm(Protocol):
         """
         return state
 
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Per block of examples, once for all clients: what shared leaves say ``[B, ...]``. log p.
 
         With the examples themselves under "x" where every client's own network reads these.
         """
 
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
-        """Per client and block: its prediction from ``encode``'s result. The global model's."""
+    def predict(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Prediction:
+        """Per client and block: its prediction from ``shared_forward``'s result. The global
+        model's.
+        """
 
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+    def new_client_output(
+        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
+    ) -> Params:
         """Per client, of a new client's examples: what is averaged, ``[B, ...]``. Its prediction.
 
         The average is by p(s), or by p(s|x) where ``LOG_DENSITY`` is log p(x|s) ``[B]`` but for a
         constant.
         """
 
-    def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
+    def combine_clients(
+        self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
+    ) -> Tensor:
         """Per block: a new client's log p ``[B, classes]`` from mean outputs. Their logarithm."""
 
-    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+    def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """After a round: what is logged, scalars, ``[experts]``, ``[item, experts]``. Nothing."""
         return {}
 
@@ -315,26 +335,28 @@ class Algorithm(Protocol):
 def tensors(algorithm: Algorithm, hook: str, found: Any, clients: int | None = None) -> Params:
     """Return what a hook has returned; an error by its name unless these are tensors by name.
 
-    With ``clients`` each has a row for every one of them: with one client alone an axis of another
-    length would be taken for its own.
+    With ``num_clients`` each has a row for every one of them: with one client alone an axis of
+    another length would be taken for its own.
     """
     where = f"{type(algorithm).__name__}.{hook}"
     if not isinstance(found, dict):
-        raise TypeError(f"{where} must return tensors by name, a dict, got {shown(found)}")
+        raise TypeError(f"{where} must return tensors by name, a dict, got {short_repr(found)}")
     for name, t in found.items():
         if not isinstance(t, Tensor):
-            raise TypeError(f"{where}: {name!r} must be a tensor, got {shown(t)}: torch.as_tensor")
+            raise TypeError(
+                f"{where}: {name!r} must be a tensor, got {short_repr(t)}: torch.as_tensor"
+            )
         if clients is not None and (not t.ndim or len(t) != clients):
-            need = f"{name!r} must be [{clients}, ...], a row for each of `rows`"
+            need = f"{name!r} must be [{clients}, ...], a row for each of `clients`"
             raise ValueError(f"{where}: {need}, got {[*t.shape]}")
     return found
 
 
 def train_view(algorithm: Algorithm, fed: Federation) -> Federation:
     """Return what an algorithm trains on: all, or without what opted out if it federates."""
-    return fed.participating_view() if algorithm.federates else fed.full_view()
+    return fed.participating_view() if algorithm.communicates else fed.full_view()
 
 
 def eval_view(algorithm: Algorithm, fed: Federation) -> Federation:
     """Return what clients predict with: all, or what ``Federation.eval_view`` has of it."""
-    return fed.eval_view() if algorithm.federates else fed.full_view()
+    return fed.eval_view() if algorithm.communicates else fed.full_view()

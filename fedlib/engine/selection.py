@@ -8,7 +8,7 @@ import numpy as np
 from fedlib.federation import Federation
 from fedlib.partition import whole_part
 from fedlib.randomness import generator
-from fedlib.values import NonNegativeInt, shown, value
+from fedlib.values import NonNegativeInt, short_repr, value
 
 
 @value
@@ -49,38 +49,38 @@ class Selection:
             need = "the size of a cohort must be >= 1 or a fraction in (0, 1]"
             raise ValueError(f"{need}, got {self.size}")
 
-    def rows(self, fed: Federation, seed: int, round: int) -> np.ndarray:
+    def choose(self, fed: Federation, seed: int, round: int) -> np.ndarray:
         """Return the rows of the clients that take part in a round, in the order drawn."""
-        rows = np.argsort(fed.ids, kind="stable")
-        if fed.members is not None:
-            rows = rows[np.isin(rows, fed.members)]
-        size = cohort_size(self.size, len(rows))
-        there = self._there(fed.ids[rows], seed, round)
-        drawn = self.pick(fed, rows[there], size, round, generator(seed, "cohort", round))
-        drawn = self._require_rows(drawn, rows[there])
+        clients = np.argsort(fed.ids, kind="stable")
+        if fed.participants is not None:
+            clients = clients[np.isin(clients, fed.participants)]
+        size = cohort_size(self.size, len(clients))
+        there = self._there(fed.ids[clients], seed, round)
+        drawn = self.pick(fed, clients[there], size, round, generator(seed, "cohort", round))
+        drawn = self._require_rows(drawn, clients[there])
         if not self.dropout:
             return drawn
         luck = np.array([_coin(seed, round, i, 1) for i in fed.ids[drawn].tolist()])
         return drawn[(luck >= self.dropout) | (luck == luck.max())]
 
     def pick(
-        self, fed: Federation, rows: np.ndarray, size: int, round: int, rng: np.random.Generator
+        self, fed: Federation, clients: np.ndarray, size: int, round: int, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return ``size`` of the ``rows`` that are there, or all if they are fewer."""
+        """Return ``size`` of the ``clients`` that are there, or all if they are fewer."""
         p = None
         if self.weighted:
-            n = np.asarray(fed.train.sizes, dtype=float)[rows]
+            n = np.asarray(fed.train.sizes, dtype=float)[clients]
             p, size = n / n.sum(), min(size, int((n > 0).sum()))
-        return rows[rng.choice(len(rows), min(size, len(rows)), replace=False, p=p)]
+        return clients[rng.choice(len(clients), min(size, len(clients)), replace=False, p=p)]
 
-    def _require_rows(self, drawn: Any, rows: np.ndarray) -> np.ndarray:
+    def _require_rows(self, drawn: Any, clients: np.ndarray) -> np.ndarray:
         """Return what was picked; ValueError unless it is some of the rows, each once."""
         picked, once = np.asarray(drawn), 0
-        if picked.ndim == 1 and picked.dtype.kind in "iu" and np.isin(picked, rows).all():
+        if picked.ndim == 1 and picked.dtype.kind in "iu" and np.isin(picked, clients).all():
             once = len(np.unique(picked))
         if not once or once < len(picked):
-            need = "must return some of its `rows`, each once, and one at least"
-            raise ValueError(f"{type(self).__name__}.pick {need}, got {shown(drawn)}")
+            need = "must return some of its `clients`, each once, and one at least"
+            raise ValueError(f"{type(self).__name__}.pick {need}, got {short_repr(drawn)}")
         return picked
 
     def _there(self, ids: np.ndarray, seed: int, round: int) -> np.ndarray:
@@ -96,7 +96,8 @@ class Selection:
 
 
 def cohort_size(cohort: int | float, clients: int) -> int:
-    """Return the number of clients per round; ValueError if it is not between 1 and ``clients``.
+    """Return the number of clients per round; ValueError if it is not between 1 and
+    ``num_clients``.
 
     Of a fraction C it is ceil(C K), as 003 has it (algorithm 1, line 3): 6 of 182 for 0.03.
     """

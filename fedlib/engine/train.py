@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
-from fedlib.cores import Found, in_order
 from fedlib.engine import costs
 from fedlib.engine.batches import Plan, precompute
 from fedlib.engine.evaluate import nll
@@ -19,10 +18,11 @@ from fedlib.engine.program import Program, one_client, vmap_clients
 from fedlib.engine.protocol import Algorithm, Phase, numbers_of, precompute_of
 from fedlib.federation import NOTHING, Federation, Precomputed
 from fedlib.models import Batch, Params, Statistics, is_statistic
+from fedlib.parallel import Found, map_ordered
 
 
 class TrainingDiverged(FloatingPointError):
-    """A loss or a weight stopped being a finite number; ``clients`` are the ids of whose."""
+    """A loss or a weight stopped being a finite number; ``num_clients`` are the ids of whose."""
 
     def __init__(self, message: str, clients: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -31,16 +31,16 @@ class TrainingDiverged(FloatingPointError):
 
 @dataclass(eq=False)
 class Cohort:
-    """Clients that are trained together: ``rows`` int64 ``[clients]`` of a federation.
+    """Clients that are trained together: ``clients`` int64 ``[clients]`` of a federation.
 
-    ``leaves`` and ``context`` carry the client axis, ``common`` does not. ``precomputed`` is
+    ``params`` and ``context`` carry the client axis, ``common`` does not. ``precomputed`` is
     what a phase knows of their training examples, ``precomputed_validation`` of their validation
     examples, and ``loss`` the mean of a client's losses in its last phase, ``[clients]``.
     """
 
     fed: Federation
-    rows: Tensor
-    leaves: Params
+    clients: Tensor
+    params: Params
     context: Params
     common: Params
     loss: Tensor
@@ -49,7 +49,7 @@ class Cohort:
 
     def part(self, some: slice) -> Cohort:
         """Return some of the clients."""
-        names = ("rows", "leaves", "context", "loss", "precomputed", "precomputed_validation")
+        names = ("clients", "params", "context", "loss", "precomputed", "precomputed_validation")
         own = {n: getattr(self, n) for n in names}
         return replace(self, **tree_map_only(Tensor, lambda t: t[some], own))
 
@@ -65,30 +65,30 @@ def train_phase(
 ) -> Cohort:
     """Return a cohort after a phase, whose leaves are trained as many at once as suits it.
 
-    ``local`` are the names of local leaves, ``chunk`` what was asked for and ``usual`` how many
-    clients share a program otherwise. Where the phase trains no leaf, they come back as they were,
-    with the losses of the phase before.
+    ``client_params`` are the names of local leaves, ``chunk`` what was asked for and ``usual`` how
+    many clients share a program otherwise. Where the phase trains no leaf, they come back as they
+    were, with the losses of the phase before.
     """
     fed = cohort.fed
-    moving = phase.moves(cohort.leaves, local)
+    moving = phase.trained_names(cohort.params, local)
     if not moving:
         return cohort
     cohort = with_precomputed(algorithm, cohort, phase, moving)
-    trained = {n: cohort.leaves[n] for n in moving}
-    size = costs.together(fed, chunk, usual, trained, bool(cohort.precomputed.replace))
+    trained = {n: cohort.params[n] for n in moving}
+    size = costs.phase_width(fed, chunk, usual, trained, bool(cohort.precomputed.replace))
 
     def play(some: slice) -> tuple[Params, Tensor]:
         return train_together(algorithm, cohort.part(some), phase, plan.rows(some), moving)
 
-    after, loss = in_parts(play, len(cohort.rows), size, f"phase {phase.loss} {phase.train}")
-    leaves = {**cohort.leaves, **after}
-    return Cohort(fed, cohort.rows, leaves, cohort.context, cohort.common, loss)
+    after, loss = in_parts(play, len(cohort.clients), size, f"phase {phase.loss} {phase.train}")
+    params = {**cohort.params, **after}
+    return Cohort(fed, cohort.clients, params, cohort.context, cohort.common, loss)
 
 
 def in_parts(fn: Callable[[slice], Found], clients: int, size: int, kind: str) -> Found:
     """Return what ``fn`` finds of ``size`` clients at once, tensors ``[clients, ...]``, of all."""
     parts = [slice(start, start + size) for start in range(0, clients, size)]
-    found = in_order(fn, parts, kind)
+    found = map_ordered(fn, parts, kind)
     return found[0] if len(found) == 1 else tree_map(lambda *rows: torch.cat(rows), *found)
 
 
@@ -99,10 +99,10 @@ def with_precomputed(
     fed, method = cohort.fed, precompute_of(getattr(algorithm, phase.loss))
     if method is None:
         return cohort
-    frozen = {n: t for n, t in cohort.leaves.items() if n not in moving}
-    asked = one_client(method, fed.net, cohort.common), cohort.rows, frozen, cohort.context
+    frozen = {n: t for n, t in cohort.params.items() if n not in moving}
+    asked = one_client(method, fed.net, cohort.common), cohort.clients, frozen, cohort.context
     seen = precompute(fed, fed.train, *asked)
-    watched = phase.stop is not None and phase.watch == "loss" and any(seen)
+    watched = phase.stop is not None and phase.monitor == "loss" and any(seen)
     held = precompute(fed, fed.validation, *asked) if watched else NOTHING
     return replace(cohort, precomputed=seen, precomputed_validation=held)
 
@@ -119,12 +119,14 @@ def train_together(
     loss = one_client(getattr(algorithm, phase.loss), net, cohort.common)
     recorded = _recorded(algorithm, loss, cohort, moving)
     _, round, _ = plan.where
-    last = one_client(getattr(algorithm, phase.after), net, cohort.common) if phase.after else None
+    last = (
+        one_client(getattr(algorithm, phase.project), net, cohort.common) if phase.project else None
+    )
     optimizer = phase.optimizer.at(round)
-    program = Program(recorded, optimizer, moving, cohort.leaves, cohort.context, last)
+    program = Program(recorded, optimizer, moving, cohort.params, cohort.context, last)
     scored = partial(nll, algorithm)
-    watched = loss if phase.watch == "loss" else one_client(scored, net, cohort.common)
-    keeper = _Keeper(cohort, phase, plan, watched, program)
+    watched = loss if phase.monitor == "loss" else one_client(scored, net, cohort.common)
+    keeper = EarlyStopper(cohort, phase, plan, watched, program)
     losses = []
     for t, batch in enumerate(batches(cohort, phase, plan)):
         try:
@@ -133,7 +135,7 @@ def train_together(
             who, what = cohort.fed.called(plan.ids), f"{type(algorithm).__name__}.{phase.loss}"
             error.add_note(f"in {what} of client {who}, step {t}")
             raise
-        for _ in range(1, phase.repeat):
+        for _ in range(1, phase.steps_per_batch):
             program.step(batch)
         program.settle(batch)
         if keeper.after_step(t):
@@ -150,12 +152,12 @@ def _recorded(
     ValueError if the network would not be in training although something depends on it.
     """
     statistics = [n for n in moving if is_statistic(n)]
-    drops = cohort.fed.net.noise and cohort.fed.net.has_copy({n: cohort.leaves[n] for n in moving})
+    drops = cohort.fed.net.noise and cohort.fed.net.has_copy({n: cohort.params[n] for n in moving})
     needed = statistics or drops
 
-    def recorded(leaves: Params, context: Params, batch: Batch) -> tuple[Tensor, Params]:
-        record = Statistics({n: leaves[n] for n in statistics})
-        value = loss(leaves, context, replace(batch, statistics=record))
+    def recorded(params: Params, context: Params, batch: Batch) -> tuple[Tensor, Params]:
+        record = Statistics({n: params[n] for n in statistics})
+        value = loss(params, context, replace(batch, statistics=record))
         if not isinstance(value, Tensor) or value.numel() != 1:
             got = [*value.shape] if isinstance(value, Tensor) else repr(value)
             raise TypeError(f"a loss must return one number, as a tensor, of a batch, got {got}")
@@ -169,14 +171,16 @@ def _recorded(
 
 def batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Batch]:
     """Yield each step's batch, on a CPU cut to the widest client, on a GPU always of one shape."""
-    fed, rows = cohort.fed, cohort.rows
+    fed, clients = cohort.fed, cohort.clients
     widths = plan.counts.max(0, initial=0)
-    if rows.is_cuda:
+    if clients.is_cuda:
         widths = np.full_like(widths, plan.positions.shape[2])
-    named = {n: numbers_of(fed.net, k) for n, k in phase.noise}
+    named = {n: numbers_of(fed.net, k) for n, k in phase.random_inputs}
     numbers = fed.train.noise_taken + sum(named.values()) + fed.net.noise
     drawn = plan.noise(numbers) if numbers else None
-    seen = fed.train.batches(rows, plan.positions, plan.counts, widths, drawn, cohort.precomputed)
+    seen = fed.train.batches(
+        clients, plan.positions, plan.counts, widths, drawn, cohort.precomputed
+    )
     for batch in seen:
         if batch.noise is not None:
             parts = batch.noise.split([*named.values(), fed.net.noise], -1)
@@ -194,7 +198,7 @@ def _mean_loss(losses: list[Tensor], plan: Plan, fed: Federation) -> Tensor:
     return torch.where(real, stacked, 0).sum(1) / real.sum(1).clamp(min=1)
 
 
-class _Keeper:
+class EarlyStopper:
     """Keeps every row's weights at the moment it finishes, or at its best validation loss."""
 
     def __init__(
@@ -212,7 +216,7 @@ class _Keeper:
         self.waited = np.zeros(len(plan.ids), dtype=np.int64)
         self.done = plan.ends == 0  # clients that have no example at all
         # Of no validation example the loss is 0: better than any that would follow.
-        self.watched = cohort.fed.validation.sizes[cohort.rows.cpu().numpy()] > 0
+        self.watched = cohort.fed.validation.sizes[cohort.clients.cpu().numpy()] > 0
         self.last = {*plan.ends.tolist()}  # steps after which some client has ended
         self._keep(self.done)
 
@@ -240,9 +244,9 @@ class _Keeper:
         assert self.stop is not None
         c = self.cohort
         with torch.no_grad():
-            batch = c.fed.validation.whole(c.rows, c.precomputed_validation)
-            leaves = {**c.leaves, **self.program.moving}
-            now = self.loss(leaves, c.context, batch).double().cpu().numpy()
+            batch = c.fed.validation.all_examples(c.clients, c.precomputed_validation)
+            params = {**c.params, **self.program.moving}
+            now = self.loss(params, c.context, batch).double().cpu().numpy()
         better: np.ndarray = due & (now < self.best - self.stop.min_delta)
         self.best[better] = now[better]
         return better
@@ -250,7 +254,7 @@ class _Keeper:
     def _keep(self, which: np.ndarray) -> None:
         if not which.any():
             return
-        mask = torch.as_tensor(which, device=self.cohort.rows.device)
+        mask = torch.as_tensor(which, device=self.cohort.clients.device)
         for name, now in self.program.moving.items():
             old = self.kept.get(name, now)
             self.kept[name] = torch.where(mask.view(-1, *[1] * (now.ndim - 1)), now, old).clone()

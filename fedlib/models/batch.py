@@ -15,7 +15,7 @@ Params = dict[str, Tensor]
 class Statistics:
     """Records the running statistics that a network in training moves: the leaves of one step.
 
-    ``after`` are their values as the last forward pass left them, by the names of ``leaves``;
+    ``first_stage`` are their values as the last forward pass left them, by the names of ``leaves``;
     ``used`` says whether a network has run in training at all.
     """
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from fedlib.models.families import Family, shaped
+from fedlib.models.architectures import Architecture, shaped
 from fedlib.values import PositiveInt, value
 
 UNKNOWN = 1
@@ -14,7 +14,7 @@ DIRECTIONS = ("", "_reverse")
 
 
 @value
-class BiLSTM(Family):
+class BiLSTM(Architecture):
     """An embedding and a bidirectional LSTM whose two last states are the features (001, sec. 4).
 
     ``vocabulary`` counts padding and unknown too: the default is the 10,000 most frequent words,
@@ -34,7 +34,7 @@ class BiLSTM(Family):
     tokens: PositiveInt | None = None
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-        """Return embedding and LSTM; see ``Family``."""
+        """Return embedding and LSTM; see ``Architecture``."""
         shaped(self, shape, 1, "texts")
         words = _Words(self.vocabulary, self.embedding)
         words.most = self.tokens
@@ -42,7 +42,7 @@ class BiLSTM(Family):
 
 
 @value
-class FastText(Family):
+class FastText(Architecture):
     """The mean embedding of all tokens, padding included, and one linear layer (004; PFLlib).
 
     ``vocabulary`` counts padding and unknown too. The default sizes have 3,157,508 parameters with
@@ -59,7 +59,7 @@ class FastText(Family):
     width: PositiveInt = 32
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-        """Return embedding, mean and linear layer; see ``Family``."""
+        """Return embedding, mean and linear layer; see ``Architecture``."""
         shaped(self, shape, 1, "texts")
         words = _Words(self.vocabulary, self.width, padding_idx=0)
         return nn.Sequential(words, _Mean(), nn.Linear(self.width, self.width)), self.width

@@ -1,7 +1,13 @@
 """Who holds which example: labels in, who holds what out."""
 
-from fedlib.partition.base import ClientSubset, LabelPermuted, RepeatedDeals, Request, Rotated
-from fedlib.partition.draws import Partition, Pool, balanced, holdout, matched, whole_part
+from fedlib.partition.draws import (
+    LabelledExamples,
+    Partition,
+    balanced,
+    holdout,
+    matched,
+    whole_part,
+)
 from fedlib.partition.held_out import (
     Division,
     HoldoutByColumn,
@@ -10,12 +16,19 @@ from fedlib.partition.held_out import (
     OptOut,
     divide,
 )
+from fedlib.partition.partitioner import (
+    ClientSubset,
+    LabelPermuted,
+    Partitioner,
+    RepeatedPartition,
+    Rotated,
+)
 from fedlib.partition.schemes import (
     IID,
-    ByColumn,
     ClassDirichlet,
     Dirichlet,
     MajorityClasses,
+    NaturalPartition,
     Pachinko,
     QuantitySkew,
     Shards,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlib.values import one_of
+from fedlib.values import check_choice
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -27,7 +27,7 @@ TRIES = 1000
 Drawn = TypeVar("Drawn")
 
 
-class Pool(NamedTuple):
+class LabelledExamples(NamedTuple):
     """What may be dealt: labels [N], positions among them [n], C, and other columns [N] by name."""
 
     labels: Ints
@@ -35,7 +35,7 @@ class Pool(NamedTuple):
     classes: int
     columns: Mapping[str, ArrayLike]
 
-    def stacks(self) -> list[Ints]:
+    def indices_by_class(self) -> list[Ints]:
         """The positions that may be dealt, class by class, in their order."""
         held = self.labels[self.positions]
         return [self.positions[held == label] for label in range(self.classes)]
@@ -45,7 +45,7 @@ class Pool(NamedTuple):
 
         asked: what cannot be told of an example without a value, which is a ValueError then.
         """
-        one_of("column", name, self.columns)
+        check_choice("column", name, self.columns)
         values = np.asarray(self.columns[name])[self.positions]
         for row in self.positions[_lacking(values)] if asked else ():
             raise ValueError(f"row {row:,} of {name!r} holds no value: {asked}?")
@@ -83,11 +83,11 @@ def _instant(name: str, row: int, text: str) -> float:
 def examples(
     labels: ArrayLike, pool: ArrayLike | None = None, classes: int | None = None,
     columns: Mapping[str, ArrayLike] | None = None,
-) -> Pool:  # fmt: skip
-    """The pool of examples that these describe; see ``Request.split``."""
+) -> LabelledExamples:  # fmt: skip
+    """The pool of examples that these describe; see ``Partitioner.split``."""
     values = np.asarray(labels, np.int64)
     positions = np.arange(len(values)) if pool is None else np.asarray(pool, np.int64)
-    return Pool(values, positions, classes or int(values.max()) + 1, columns or {})
+    return LabelledExamples(values, positions, classes or int(values.max()) + 1, columns or {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,16 +176,16 @@ def whole_numbers(what: str, given: ArrayLike) -> Ints:
     return numbers.astype(np.int64)
 
 
-def enough(what: str, needed: int, available: int) -> None:
+def require_at_least(what: str, needed: int, available: int) -> None:
     """ValueError, with the numbers, unless as many are available as are needed."""
     if needed > available:
         raise ValueError(f"{what}: {needed:,} needed, but only {available:,} are available")
 
 
-def each_of(clients: int, size: int | None, available: int, what: str = "examples") -> int:
+def per_client(clients: int, size: int | None, available: int, what: str = "examples") -> int:
     """The size of each client, an even share when None; ValueError if too few are available."""
     each = max(1, available // clients) if size is None else size
-    enough(f"{clients:,} clients x {each:,} {what}", clients * each, available)
+    require_at_least(f"{clients:,} clients x {each:,} {what}", clients * each, available)
     return each
 
 
@@ -200,9 +200,9 @@ def generators_of(seed: int, purpose: str, keys: Ints) -> Iterator[np.random.Gen
     return (generator_of(seed, purpose, key) for key in keys.tolist())
 
 
-def stacks_of(pool: Pool, seed: int, purpose: str) -> list[Ints]:
+def stacks_of(pool: LabelledExamples, seed: int, purpose: str) -> list[Ints]:
     """The pool's positions class by class, each class shuffled by its own generator."""
-    stacks = enumerate(pool.stacks())
+    stacks = enumerate(pool.indices_by_class())
     return [generator_of(seed, purpose, label).permutation(stack) for label, stack in stacks]
 
 
@@ -262,15 +262,15 @@ def redraw(draw: Callable[[], tuple[int, Drawn]], least: int, what: str) -> Draw
     )
 
 
-def tops(stacks: list[Ints], counts: Ints, why: str = "") -> list[Ints]:
+def take_first(stacks: list[Ints], counts: Ints, why: str = "") -> list[Ints]:
     """So many of the first of each class's examples; ValueError where a class has fewer."""
     for label, (stack, n) in enumerate(zip(stacks, counts, strict=True)):
-        enough(f"examples of class {label} {why}", int(n), len(stack))
+        require_at_least(f"examples of class {label} {why}", int(n), len(stack))
     return [stack[:n] for stack, n in zip(stacks, counts, strict=True)]
 
 
-def in_turn(
-    pool: Pool, seed: int, names: tuple[str, str], counts: Ints,
+def assign_in_turn(
+    pool: LabelledExamples, seed: int, names: tuple[str, str], counts: Ints,
     draw: Callable[[int, np.random.Generator, Ints], Ints],
 ) -> Partition:  # fmt: skip
     """Client after client gets draw(client, its generator, left) of each class.
@@ -279,13 +279,13 @@ def in_turn(
     nobody has yet. names: the purposes of a shuffle of every class, and of a client's generator.
     """
     stacks = stacks_of(pool, seed, names[0])
-    tops(stacks, counts.sum(0), "for all clients")
+    take_first(stacks, counts.sum(0), "for all clients")
     left = np.array([len(stack) for stack in stacks], np.int64) - counts.sum(0)
     for client, generator in enumerate(generators_of(seed, names[1], np.arange(len(counts)))):
         drawn = draw(client, generator, left)
         counts[client] += drawn
         left = left - drawn
-    taken = tops(stacks, counts.sum(0))
+    taken = take_first(stacks, counts.sum(0))
     owners = [np.repeat(np.arange(len(counts)), column) for column in counts.T]
     return Partition.from_owners(np.concatenate(taken), np.concatenate(owners), len(counts))
 
@@ -380,10 +380,10 @@ def holdout(labels: ArrayLike, size: int, seed: int) -> tuple[Ints, Ints]:
     size < N.
     """
     pool = examples(labels)
-    enough(f"examples to set {size:,} aside and keep one", size + 1, len(pool.labels))
+    require_at_least(f"examples to set {size:,} aside and keep one", size + 1, len(pool.labels))
     counts = apportion(np.bincount(pool.labels), size)
     stacks = stacks_of(pool, seed, "holdout")
-    held = np.sort(np.concatenate(tops(stacks, counts)))
+    held = np.sort(np.concatenate(take_first(stacks, counts)))
     return np.setdiff1d(pool.positions, held, assume_unique=True), held
 
 
@@ -393,10 +393,10 @@ def balanced(labels: ArrayLike, size: int, seed: int) -> Ints:
     labels: [N]. Of C classes each gives floor(size / C). ValueError if one has too few.
     """
     pool = examples(labels)
-    enough("examples for one of each class", pool.classes, size)
+    require_at_least("examples for one of each class", pool.classes, size)
     counts = np.full(pool.classes, size // pool.classes)
     stacks = stacks_of(pool, seed, "balanced")
-    return np.sort(np.concatenate(tops(stacks, counts, f"for {size:,} balanced ones")))
+    return np.sort(np.concatenate(take_first(stacks, counts, f"for {size:,} balanced ones")))
 
 
 def matched(
@@ -410,14 +410,14 @@ def matched(
     the same example. A client without examples has none to mirror. A client's draw depends on
     (seed, its number) only. ValueError when a class has fewer examples than a client needs.
     """
-    stacks = examples(labels, pool, shares.shape[1]).stacks()
+    stacks = examples(labels, pool, shares.shape[1]).indices_by_class()
     rows, generators = [], generators_of(seed, "mirrored", np.arange(len(shares)))
     for client, (weights, generator) in enumerate(zip(shares, generators, strict=True)):
         counts, row = apportion(weights, size if weights.any() else 0), [stacks[0][:0]]
         for label in np.flatnonzero(counts).tolist():
             stack, n = stacks[label], int(counts[label])
             what = f"examples of class {label} to mirror client {client} with size {size:,}"
-            enough(what, n, len(stack))
+            require_at_least(what, n, len(stack))
             row.append(generator.choice(stack, n, replace=False, shuffle=False))
         rows.append(np.sort(np.concatenate(row)))
     return Partition.from_lists(rows)

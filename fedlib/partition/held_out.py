@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.partition import draws
-from fedlib.partition.base import Request
-from fedlib.partition.draws import Ints, Partition, Pool, examples
+from fedlib.partition.draws import Ints, LabelledExamples, Partition, examples
+from fedlib.partition.partitioner import Partitioner
 from fedlib.values import PositiveInt, Share, value
 
 PARTS = ("train", "validation", "test")
@@ -55,7 +55,9 @@ class MatchedHoldout:
     source: Annotated[str, ("train", "test")] = "train"
     group: str | None = None
 
-    def divide(self, request: Request, train: Any, test: Any, classes: int, seed: int) -> Division:
+    def divide(
+        self, request: Partitioner, train: Any, test: Any, classes: int, seed: int
+    ) -> Division:
         """The division of a request; see `divide`."""
         if not len(test.labels):
             instead = "use LocalHoldout, not MatchedHoldout"
@@ -63,7 +65,7 @@ class MatchedHoldout:
         ours = train if self.source == "train" else test
         (rest, held), apart = self._set_aside(train, test, seed)
         dealt, tested = (rest, apart) if self.source == "train" else (None, rest)
-        mine = request.dealt_from(examples(train.labels, dealt, classes, train.columns), seed)
+        mine = request.checked(examples(train.labels, dealt, classes, train.columns), seed)
         shares = mine.shares(train.labels, classes)
         chosen = draws.matched(ours.labels, shares, size=self.validation, seed=seed, pool=held)
         last = draws.matched(test.labels, shares, size=self.test, seed=seed, pool=tested)
@@ -81,7 +83,9 @@ class MatchedHoldout:
             instead = f"use HoldoutByColumn(group={self.group!r}, merge=True)"
             raise ValueError(f"every {self.group!r} of the test split is trained on; {instead}")
         rows, groups = (apart, theirs) if ours is test else (np.arange(len(known)), known)
-        draws.enough(f"examples to set {self.pool:,} aside and keep one", self.pool + 1, len(rows))
+        draws.require_at_least(
+            f"examples to set {self.pool:,} aside and keep one", self.pool + 1, len(rows)
+        )
         whole, generator = (
             Partition(rows, np.array([len(rows)])),
             draws.generator_of(seed, "groups"),
@@ -116,7 +120,9 @@ class LocalHoldout:
     merge: bool = False
     train: Annotated[float, "(0, 1]"] = 1.0
 
-    def divide(self, request: Request, train: Any, test: Any, classes: int, seed: int) -> Division:
+    def divide(
+        self, request: Partitioner, train: Any, test: Any, classes: int, seed: int
+    ) -> Division:
         """The division of a request; see `divide`."""
         labels, columns = train.labels, dict(train.columns)
         if self.merge:
@@ -129,9 +135,11 @@ class LocalHoldout:
         parts = {"train": mine, "validation": chosen, "test": tested}
         return Division(parts, dict.fromkeys(parts, "merged" if self.merge else "train"))
 
-    def _cut(self, request: Request, pool: Pool, seed: int) -> tuple[Partition, ...]:
+    def _cut(
+        self, request: Partitioner, pool: LabelledExamples, seed: int
+    ) -> tuple[Partition, ...]:
         """The training, validation and test parts of what the request deals."""
-        kept, tested = request.cut(pool, seed, self.test)
+        kept, tested = request.split_off(pool, seed, self.test)
         return *draws.halves(kept, self.validation, seed, "own validation"), tested
 
 
@@ -160,7 +168,7 @@ class HoldoutByColumn(LocalHoldout):
     >>> columns = {"hospital": patient % 3, "patient": patient}
     >>> _ = data.add("stays", (rng.normal(size=(120, 5)), rng.integers(2, size=120), columns))
     >>> held = HoldoutByColumn(test=0.2, validation=0.1, group="patient")
-    >>> task = Task("stays", ByColumn("hospital"), MLP((8,)), held)
+    >>> task = Task("stays", NaturalPartition("hospital"), MLP((8,)), held)
     >>> {name: part.sum(1).tolist() for name, part in task.counts(seed=0).items()}
     {'train': [28, 28, 28], 'validation': [4, 4, 4], 'test': [8, 8, 8]}
     """
@@ -174,7 +182,9 @@ class HoldoutByColumn(LocalHoldout):
         if self.owner is not None and (self.merge or self.part is not None):
             raise ValueError(f"owner has the test split for tests, so no part and no merge: {self}")
 
-    def divide(self, request: Request, train: Any, test: Any, classes: int, seed: int) -> Division:
+    def divide(
+        self, request: Partitioner, train: Any, test: Any, classes: int, seed: int
+    ) -> Division:
         """The division of a request; see `divide`."""
         if {self.group, self.time, self.owner, self.part} == {None}:
             raise ValueError(f"{self} names no column: group, time, owner or part; or LocalHoldout")
@@ -186,7 +196,9 @@ class HoldoutByColumn(LocalHoldout):
             self._require_apart(found, train, test)
         return found
 
-    def _cut(self, request: Request, pool: Pool, seed: int) -> tuple[Partition, ...]:
+    def _cut(
+        self, request: Partitioner, pool: LabelledExamples, seed: int
+    ) -> tuple[Partition, ...]:
         whole, every = request.dealt_once(pool, seed), np.arange(len(pool.labels))
         groups, said, times = every, np.full(len(every), ""), None
         if self.group is not None:
@@ -280,7 +292,7 @@ def thinned(whole: Partition, labels: Ints, share: float, seed: int) -> Partitio
 
 
 def divide(
-    request: Request, held_out: MatchedHoldout | LocalHoldout, train: Any, test: Any,
+    request: Partitioner, held_out: MatchedHoldout | LocalHoldout, train: Any, test: Any,
     classes: int, seed: int,
 ) -> Division:  # fmt: skip
     """Who trains, validates and tests on what: one partition each, with side information.
@@ -296,15 +308,16 @@ def divide(
 
 @value
 class OptOut:
-    """The fraction ``clients`` of the clients keeps the fraction ``share`` of each class out.
+    """The fraction ``num_clients`` of the clients keeps the fraction ``share`` of each class out.
 
-    ``share`` 1 is a client that stays out of the federation altogether (001's q is ``clients``). Of
-    M clients round(clients M) opt out, with floor(share n) of their n examples of a class. Who and
-    what is drawn so that those who opt out at one fraction also do at every larger one.
+    ``share`` 1 is a client that stays out of the federation altogether (001's q is
+    ``num_clients``). Of M clients round(clients M) opt out, with floor(share n) of their n examples
+    of a class. Who and what is drawn so that those who opt out at one fraction also do at every
+    larger one.
 
     >>> from dataclasses import replace
     >>> fed = replace(tiny.task, opt_out=OptOut(clients=0.5, share=1.0)).build(seed=0)
-    >>> int((fed.sizes == 0).sum()), fed.clients  # who takes no part has nothing to train on
+    >>> int((fed.sizes == 0).sum()), fed.num_clients  # who takes no part has nothing to train on
     (3, 6)
     """
 
@@ -316,8 +329,8 @@ class OptOut:
     ) -> NDArray[np.bool_]:
         """Return which examples of the training part take part, ``[examples]``.
 
-        Its clients are those from ``first`` on, of a ``population`` (0: of these). ValueError if of
-        all of these nobody has an example that does.
+        Its clients are those from ``first`` on, of a ``num_clients`` (0: of these). ValueError if
+        of all of these nobody has an example that does.
         """
         inside, population = np.ones(len(train.flat), bool), population or train.clients
         out = round(self.clients * population)

@@ -6,13 +6,13 @@ from typing import Annotated
 import numpy as np
 
 from fedlib.partition import draws
-from fedlib.partition.base import Request
-from fedlib.partition.draws import Ints, Partition, Pool
+from fedlib.partition.draws import Ints, LabelledExamples, Partition
+from fedlib.partition.partitioner import Partitioner
 from fedlib.values import PositiveFloat, PositiveInt, Share, value
 
 
 @value
-class Dirichlet(Request):
+class Dirichlet(Partitioner):
     """Each client has a label distribution p_s ~ Dir(alpha), and examples drawn from it.
 
     Dir(alpha) has the concentration alpha for every class. Rows are disjoint, sorted and exactly
@@ -21,7 +21,7 @@ class Dirichlet(Request):
 
     Source: Hsu, Qi and Brown (2019), arXiv:1909.06335, section 3.
 
-    `clients` is how many there are.
+    `num_clients` is how many there are.
 
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", Dirichlet(clients=5, alpha=0.1, size=40), MLP((8,)), held)
@@ -33,15 +33,15 @@ class Dirichlet(Request):
     alpha: PositiveFloat = 1.0
     size: PositiveInt | None = None
 
-    def deal(self, pool: Pool, seed: int) -> Partition:
-        size = draws.each_of(self.clients, self.size, len(pool.positions))
+    def partition(self, pool: LabelledExamples, seed: int) -> Partition:
+        size = draws.per_client(self.clients, self.size, len(pool.positions))
 
         def draw(client: int, generator: np.random.Generator, left: Ints) -> Ints:
             return draws.draw_labels(generator, self.alpha, left, size)
 
         counts = np.zeros((self.clients, pool.classes), np.int64)
         names = "dirichlet examples", "dirichlet shares"
-        return draws.in_turn(pool, seed, names, counts, draw)
+        return draws.assign_in_turn(pool, seed, names, counts, draw)
 
 
 def _in_amounts(dealt: Ints, sizes: Ints) -> Partition:
@@ -50,10 +50,10 @@ def _in_amounts(dealt: Ints, sizes: Ints) -> Partition:
 
 
 @value
-class IID(Request):
+class IID(Partitioner):
     """Shuffled examples, `size` for each client (all of them, evenly, when None).
 
-    `clients` is how many there are.
+    `num_clients` is how many there are.
 
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", IID(clients=4), MLP((8,)), held)
@@ -65,14 +65,16 @@ class IID(Request):
     clients: PositiveInt = 100
     size: PositiveInt | None = None
 
-    def deal(self, pool: Pool, seed: int) -> Partition:
-        sizes = np.full(self.clients, draws.each_of(self.clients, self.size, len(pool.positions)))
+    def partition(self, pool: LabelledExamples, seed: int) -> Partition:
+        sizes = np.full(
+            self.clients, draws.per_client(self.clients, self.size, len(pool.positions))
+        )
         dealt = draws.generator_of(seed, "iid").permutation(pool.positions)
         return _in_amounts(dealt[: sizes.sum()], sizes)
 
 
 @value
-class QuantitySkew(Request):
+class QuantitySkew(Partitioner):
     """The whole pool dealt i.i.d., in unequal amounts: client shares ~ Dir(alpha) over clients.
 
     The shares are redrawn until every client has at least `least` examples, 1,000 times at most.
@@ -89,10 +91,10 @@ class QuantitySkew(Request):
     alpha: PositiveFloat = 1.0
     least: PositiveInt = 10
 
-    def deal(self, pool: Pool, seed: int) -> Partition:
+    def partition(self, pool: LabelledExamples, seed: int) -> Partition:
         """ValueError also when no draw is large enough."""
         total = len(pool.positions)
-        draws.each_of(self.clients, self.least, total, "examples at least")
+        draws.per_client(self.clients, self.least, total, "examples at least")
         generator = draws.generator_of(seed, "quantity sizes")
 
         def draw() -> tuple[int, Ints]:
@@ -106,7 +108,7 @@ class QuantitySkew(Request):
 
 
 @value
-class Shards(Request):
+class Shards(Partitioner):
     """Examples sorted by label, cut into clients x shards equal pieces; each client gets `shards`.
 
     Which examples of a class lie in which shard is random, as are the few that are left out
@@ -123,9 +125,9 @@ class Shards(Request):
     clients: PositiveInt = 100
     shards: PositiveInt = 2
 
-    def deal(self, pool: Pool, seed: int) -> Partition:
+    def partition(self, pool: LabelledExamples, seed: int) -> Partition:
         total, shards = len(pool.positions), self.clients * self.shards
-        draws.each_of(self.clients, self.shards, total, "shards of an example")
+        draws.per_client(self.clients, self.shards, total, "shards of an example")
         dealt = draws.generator_of(seed, "shards examples").permutation(pool.positions)
         dealt = dealt[: total // shards * shards]
         dealt = dealt[np.argsort(pool.labels[dealt], kind="stable")].reshape(shards, -1)
@@ -134,7 +136,7 @@ class Shards(Request):
 
 
 @value(kind="Majority")
-class MajorityClasses(Request):
+class MajorityClasses(Partitioner):
     """Two classes make up the fraction p of every client, the other classes the rest.
 
     A client with the pair (a, b) holds floor(p size / 2) examples of a, as many of b, and draws
@@ -155,7 +157,7 @@ class MajorityClasses(Request):
     p: Share = 0.8
     pairs: Annotated[str, ("distinct", "disjoint")] = "distinct"
 
-    def deal(self, pool: Pool, seed: int) -> Partition:
+    def partition(self, pool: LabelledExamples, seed: int) -> Partition:
         """ValueError names the class that runs out."""
         pairs = self._pairs(seed, pool.classes)
         half = draws.whole_part(self.p * self.size / 2)
@@ -167,15 +169,17 @@ class MajorityClasses(Request):
             others = left.copy()
             others[pairs[client]] = 0
             what = f"examples for client {client}, not of its classes {pairs[client].tolist()}"
-            draws.enough(what, rest, int(others.sum()))
+            draws.require_at_least(what, rest, int(others.sum()))
             return generator.multivariate_hypergeometric(others, rest, method="marginals")
 
-        return draws.in_turn(pool, seed, ("majority examples", "majority rest"), counts, draw)
+        return draws.assign_in_turn(
+            pool, seed, ("majority examples", "majority rest"), counts, draw
+        )
 
     def _pairs(self, seed: int, classes: int) -> Ints:
         """Each client's two majority classes, [clients, 2]."""
         needed = 2 if self.pairs == "distinct" else 2 * self.clients
-        draws.enough(f"classes for {self.clients:,} {self.pairs} pairs", needed, classes)
+        draws.require_at_least(f"classes for {self.clients:,} {self.pairs} pairs", needed, classes)
         if self.pairs == "distinct":
             generators = draws.generators_of(seed, "majority pair", np.arange(self.clients))
             return np.array([g.choice(classes, 2, replace=False) for g in generators])
@@ -184,7 +188,7 @@ class MajorityClasses(Request):
 
 
 @value
-class Pachinko(Request):
+class Pachinko(Partitioner):
     """Pachinko allocation: each client draws coarse labels, and of each of them fine labels.
 
     A client has theta ~ Dir(root_alpha) over the coarse labels and, for each of them, theta_c ~
@@ -195,7 +199,7 @@ class Pachinko(Request):
 
     Source: Reddi et al. (2021), arXiv:2003.00295, app. F; 000's CIFAR-100.
 
-    `clients` is how many there are.
+    `num_clients` is how many there are.
 
     >>> Pachinko(clients=100, size=500, root_alpha=0.1).coarse
     'coarse_label'
@@ -207,9 +211,9 @@ class Pachinko(Request):
     leaf_alpha: PositiveFloat = 10.0
     coarse: str = "coarse_label"
 
-    def deal(self, pool: Pool, seed: int) -> Partition:
+    def partition(self, pool: LabelledExamples, seed: int) -> Partition:
         """ValueError also without the coarse labels, or when a class has two of them."""
-        draws.each_of(self.clients, self.size, len(pool.positions))
+        draws.per_client(self.clients, self.size, len(pool.positions))
         above, coarse = np.unique(pool.column(self.coarse), return_inverse=True)
         pairs = np.unique(np.column_stack([pool.labels[pool.positions], coarse]), axis=0)
         if len(pairs) > len(np.unique(pairs[:, 0])):
@@ -229,21 +233,24 @@ class Pachinko(Request):
             return counts
 
         counts = np.zeros((self.clients, pool.classes), np.int64)
-        return draws.in_turn(pool, seed, ("pachinko examples", "pachinko shares"), counts, draw)
+        return draws.assign_in_turn(
+            pool, seed, ("pachinko examples", "pachinko shares"), counts, draw
+        )
 
 
-@value
-class ByColumn(Request):
+@value(kind="ByColumn")
+class NaturalPartition(Partitioner):
     """The natural partition: one client for each distinct value of a column, such as its writer.
 
     Clients are in the order of their values, which are their names, and hold all of their examples.
-    `clients`, when given, is how many of them take part, drawn at random by the seed of the run.
+    `num_clients`, when given, is how many of them take part, drawn at random by the seed of the
+    run.
 
     >>> rng = np.random.default_rng(0)
     >>> who = np.repeat(["ann", "bob", "eve"], 40)
     >>> train = rng.normal(size=(120, 5)), rng.integers(2, size=120), {"writer": who}
     >>> _ = data.add("letters", train)
-    >>> task = Task("letters", ByColumn("writer"), MLP((8,)), LocalHoldout(test=0.25))
+    >>> task = Task("letters", NaturalPartition("writer"), MLP((8,)), LocalHoldout(test=0.25))
     >>> task.counts(seed=0)["train"].shape  # [clients, classes]
     (3, 2)
     """
@@ -251,13 +258,13 @@ class ByColumn(Request):
     column: str = "writer_id"
     clients: PositiveInt | None = None
 
-    def deal(self, pool: Pool, seed: int) -> Partition:
+    def partition(self, pool: LabelledExamples, seed: int) -> Partition:
         """ValueError with too few clients, and for an example that is nobody's."""
         given = pool.column(self.column, "whose is it")
         distinct, who = np.unique(given, return_inverse=True)
         chosen = np.arange(len(distinct))
         if self.clients is not None:
-            draws.enough(f"values of {self.column!r}", self.clients, len(distinct))
+            draws.require_at_least(f"values of {self.column!r}", self.clients, len(distinct))
             generator = draws.generator_of(seed, "by column")
             chosen = np.sort(generator.choice(chosen, self.clients, replace=False))
         row = np.full(len(distinct), -1)
@@ -268,7 +275,7 @@ class ByColumn(Request):
 
 
 @value
-class ClassDirichlet(Request):
+class ClassDirichlet(Partitioner):
     """Class after class is dealt in proportion to a draw of Dir(alpha) over the clients.
 
     Per class: its examples are shuffled; the first int(shared * n) go to all clients alike,
@@ -293,7 +300,7 @@ class ClassDirichlet(Request):
     least: PositiveInt | None = None
     seed: Annotated[int | None, "[0, 4294967296)"] = 1
 
-    def dealt(self, pool: Pool, seed: int) -> tuple[Partition, np.random.RandomState]:
+    def dealt(self, pool: LabelledExamples, seed: int) -> tuple[Partition, np.random.RandomState]:
         """The partition in the order dealt, and the stream as it stands after that.
 
         ValueError for the impossible, and after 1,000 tries.
@@ -301,10 +308,10 @@ class ClassDirichlet(Request):
         total, clients = len(pool.positions), self.clients
         fair = max(1, int(min(40, total / clients / 2)))
         least = fair if self.least is None else self.least
-        draws.each_of(clients, least, total, "examples at least")
+        draws.per_client(clients, least, total, "examples at least")
         # The old generator, because the published partitions were drawn with it.
         state = np.random.RandomState(seed if self.seed is None else self.seed)
-        stacks = pool._replace(positions=np.sort(pool.positions)).stacks()
+        stacks = pool._replace(positions=np.sort(pool.positions)).indices_by_class()
 
         def draw() -> tuple[int, Partition]:
             dealt = self._one_try(stacks, total, state)
@@ -313,11 +320,13 @@ class ClassDirichlet(Request):
         what = f"deal {total:,} examples of {pool.classes:,} classes to {clients:,} clients with"
         return draws.redraw(draw, least, f"{what} alpha {self.alpha:g}"), state
 
-    def deal(self, pool: Pool, seed: int) -> Partition:
+    def partition(self, pool: LabelledExamples, seed: int) -> Partition:
         dealt, _ = self.dealt(pool, seed)
         return Partition.from_owners(dealt.flat, dealt.owners, dealt.clients)
 
-    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
+    def split_off(
+        self, pool: LabelledExamples, seed: int, share: float
+    ) -> tuple[Partition, Partition]:
         """Train and test rows as PFLlib's: train_test_split of each client, on the same stream."""
         dealt, state = self.dealt(pool, seed)
         return draws.cut_rows(dealt, share, repeat(state))

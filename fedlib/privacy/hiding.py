@@ -19,13 +19,13 @@ class NoisyFedMix(FedMix):
 
     noise: NonNegativeFloat = 1.0
 
-    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
+    def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return FedMix's message with noise on phi."""
         own, message = update
         if "phi" not in message:
             return update
         phi, seed, round = message["phi"], *(int(cohort.common[n]) for n in ("seed", "round"))
-        ids = cohort.fed.ids[cohort.rows.cpu().numpy()].tolist()
+        ids = cohort.fed.ids[cohort.clients.cpu().numpy()].tolist()
         draws = [torch.Generator().manual_seed(torch_seed(seed, "server", round, i)) for i in ids]
         drawn = torch.stack([torch.randn(phi.shape[1:], generator=draw) for draw in draws]).to(phi)
         size = phi.square().mean((1, 2), keepdim=True).sqrt()

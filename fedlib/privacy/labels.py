@@ -43,8 +43,8 @@ def audit(
     ``round`` is the one that was played. Methods that do not apply are left out: of masked
     messages (``SecureSum``) all, and of ``Private`` ones, which have no q(z|s), that from q.
     """
-    rows, sent = np.asarray(report.rows), algorithm
-    found = {"label_share": _numbers(fed.shares("label"))[rows]}
+    clients, sent = np.asarray(report.clients), algorithm
+    found = {"label_share": _numbers(fed.shares("label"))[clients]}
     if isinstance(algorithm, SecureSum):
         return found
     if isinstance(algorithm, Private):
@@ -64,7 +64,7 @@ def audit(
         found["labels_from_weights"] = from_update(weight.sum(-1))
     if "phi" in report.messages and getattr(algorithm, "condition", "") == "label":
         if sent is algorithm:
-            phi = _numbers((state.shared["phi"] - report.messages["phi"]).softmax(-1))
+            phi = _numbers((state.server_params["phi"] - report.messages["phi"]).softmax(-1))
             q = _numbers(report.messages["q_raw" if "q_raw" in report.messages else "q_s"])
             pairs = [*zip(q, phi, strict=True)]
             found["labels_from_q"] = np.stack([from_marginal(*p, resolution=SENT) for p in pairs])
@@ -80,7 +80,7 @@ def _rows(algorithm: FedAvg, state: State, report: Report) -> dict[str, Floats]:
     if algorithm.client.rate("phi") == 0:
         return {}
     moved = _numbers(report.messages["phi"])
-    q_y = _numbers(state.shared["phi"].double().softmax(-1))
+    q_y = _numbers(state.server_params["phi"].double().softmax(-1))
     found = {"labels_from_phi": from_rows(moved, q_y)}
     if len(moved) >= moved.shape[1]:
         found["labels_from_phi_cohort"] = from_rows_together(moved, q_y)
@@ -89,11 +89,11 @@ def _rows(algorithm: FedAvg, state: State, report: Report) -> dict[str, Floats]:
     return found
 
 
-def _of_output(messages: dict[str, Tensor], leaf: str) -> Floats | None:
+def _of_output(messages: dict[str, Tensor], param: str) -> Floats | None:
     """Return the update of an output leaf, ``[S, classes, ...]``, summed over experts."""
-    if leaf in messages:
-        return _numbers(messages[leaf])
-    experts = messages.get(f"experts.{leaf}")
+    if param in messages:
+        return _numbers(messages[param])
+    experts = messages.get(f"experts.{param}")
     return None if experts is None else _numbers(experts).sum(1)
 
 
@@ -139,14 +139,14 @@ def from_marginal(q_s: Floats, q_y: Floats, resolution: float = RESOLUTION) -> F
     return _flattest(directions, _smallest(sizes[:, None] * directions / sizes[0]))
 
 
-def _smallest(rows: Floats) -> Floats:
+def _smallest(clients: Floats) -> Floats:
     """Return the p >= 0, sum p = 1, for which ``rows @ p`` is smallest.
 
     |rows u|^2 + (sum u - 1)^2 under u >= 0: at every direction of u its best length makes it grow
     with |rows p|, so that u / sum u is the answer and no weight has to be chosen.
     """
-    last = np.append(np.zeros(len(rows)), 1.0)
-    u = _nnls(np.vstack([rows, np.ones(rows.shape[1])]), last)
+    last = np.append(np.zeros(len(clients)), 1.0)
+    u = _nnls(np.vstack([clients, np.ones(clients.shape[1])]), last)
     return u / u.sum()
 
 
@@ -156,8 +156,8 @@ def _flattest(directions: Floats, p: Floats) -> Floats:
     A penalty alone would leave it off by the multipliers over ``WEIGHT``^2, so that its target is
     moved by what is still missing, until nothing is (method of multipliers: Hestenes, 1969).
     """
-    _, sizes, rows = np.linalg.svd(np.vstack([directions, np.ones((1, len(p)))]))
-    kept = rows[: int((sizes > 1e-12 * sizes[0]).sum())]
+    _, sizes, clients = np.linalg.svd(np.vstack([directions, np.ones((1, len(p)))]))
+    kept = clients[: int((sizes > 1e-12 * sizes[0]).sum())]
     if len(kept) == len(p):
         return p  # nothing is left open
     asked = target = kept @ p
@@ -174,10 +174,10 @@ def _flattest(directions: Floats, p: Floats) -> Floats:
     return p
 
 
-def _nnls(rows: Floats, target: Floats) -> Floats:
+def _nnls(clients: Floats, target: Floats) -> Floats:
     from scipy import optimize  # slow to import, and only audits ask for it
 
-    solution, _ = optimize.nnls(rows, target, maxiter=100 * rows.shape[1])
+    solution, _ = optimize.nnls(clients, target, maxiter=100 * clients.shape[1])
     return np.asarray(solution, dtype=np.float64)
 
 

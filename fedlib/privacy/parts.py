@@ -47,39 +47,39 @@ class PartsAudit(PMMoE):
         """Return PM-MoE's state, and the logits of an entry of ones under the initial part."""
         state = PMMoE.init(self, fed, seed, first)
         if self.of.experts != "base.":
-            fresh = select_prefix(self.of.leaves(fed, seed), self.of.experts)
+            fresh = select_prefix(self.of.init_params(fed, seed), self.of.experts)
             one = {n: t.unsqueeze(0) for n, t in fresh.items()}
-            state.memory[FRESH] = self._of_ones(fed, state, one)
+            state.server_memory[FRESH] = self._of_ones(fed, state, one)
         return state
 
     def phases(self) -> tuple[Phase, ...]:
         """Return no phase."""
         return ()
 
-    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+    def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what clients hold, and what is found of it; see the class."""
         held = fed.train.counts(fed.classes) > 0
         found = {"held_labels": held.double(), "asked_labels": self._asking(fed, state, held)}
-        if FRESH in state.memory:
-            moved = self._of_ones(fed, state, select_prefix(state.shared, POOL))
-            found["labels_from_parts"] = moved - state.memory[FRESH]
+        if FRESH in state.server_memory:
+            moved = self._of_ones(fed, state, select_prefix(state.server_params, POOL))
+            found["labels_from_parts"] = moved - state.server_memory[FRESH]
         return {name: t[fed.by_id] for name, t in found.items()}
 
     def _of_ones(self, fed: Federation, state: State, parts: Params) -> Tensor:
         """Return the logits that parts ``[M, ...]`` add to an entry of ones, ``[M, classes]``."""
         entry = torch.ones(1, fed.net.width, device=fed.device)
         each = map_experts(
-            lambda part: {"out": self.of.private(fed.net, {**state.shared, **part}, entry)},
+            lambda part: {"out": self.of.private(fed.net, {**state.server_params, **part}, entry)},
             add_prefix(parts, self.of.experts),
         )
-        return self.of.joined(fed.net, state.shared, each["out"])[0]
+        return self.of.joined(fed.net, state.server_params, each["out"])[0]
 
     def _asking(self, fed: Federation, state: State, held: Tensor) -> Tensor:
         """Return the share of labels that a client guesses right of others, ``[clients, 1]``."""
-        labels = tabulate(fed, self, state, fed.train, self._asked)[:, : fed.clients]
+        labels = tabulate(fed, self, state, fed.train, self._asked)[:, : fed.num_clients]
         classes, told = torch.arange(fed.classes, device=fed.device), []
         for asker, answers in enumerate(labels.split(fed.train.sizes.tolist())):
             right = (answers.unsqueeze(-1) == classes).any(0) == held
-            others = torch.arange(fed.clients, device=fed.device) != asker
+            others = torch.arange(fed.num_clients, device=fed.device) != asker
             told.append(right[others].double().mean())
         return torch.stack(told).unsqueeze(1)

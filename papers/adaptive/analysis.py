@@ -151,8 +151,8 @@ def table_2(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
 def worth(frame: pd.DataFrame) -> pd.DataFrame:
     """Return, for every run of a mixture, what it is worth against the best choice of one expert.
 
-    Columns method, p, J, eps, seed; ``mixture``; ``oracle``, the mean accuracy if every client
-    knew which expert is best on its tests, which nobody can; ``local``, the share of the clients
+    Columns method, p, J, eps, seed; ``mixture``; ``oracle``, the mean accuracy if every client knew
+    which expert is best on its tests, which nobody can; ``client_params``, the share of the clients
     for whom that is the local one; ``entropy`` of the gate, 1 where it trusts all alike.
     """
     each = frames.last(frame, "expert_accuracy")

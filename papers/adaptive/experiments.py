@@ -14,13 +14,13 @@ import pandas as pd
 from companion.sections import SCALES, Run, federated, placed, seeded
 from fedlib import paths
 from fedlib.algorithms import IFCA, Local, Mixture
-from fedlib.algorithms.ifca import ClusterStop, Explore
-from fedlib.models import MLP, Family, LeNet
+from fedlib.algorithms.ifca import ClusterStop, EpsilonGreedy
+from fedlib.models import MLP, Architecture, LeNet
 from fedlib.optim import Optimizer
-from fedlib.partition import IID, MatchedHoldout, RepeatedDeals, Rotated
-from fedlib.runs import Experiment
+from fedlib.partition import IID, MatchedHoldout, RepeatedPartition, Rotated
 from fedlib.tasks import Task
-from fedlib.values import one_of, value
+from fedlib.values import check_choice, value
+from fedrun import Experiment
 from papers import scaled as common
 from papers.adaptive import tuning
 from papers.adaptive.tuning import Choice, Space, Uniform
@@ -34,14 +34,14 @@ class Adaptive(common.AtHome):
     """The clusters, how they are explored, and what clients train for themselves.
 
     ``js`` are the numbers of clusters and ``eps`` the rates of exploration that are compared, at
-    each majority fraction of ``ps``; where ``whole`` names some of them, at the others only the
-    most clusters, explored most and not at all. ``cluster``, ``local`` and ``gate`` are the
-    optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released, ``own`` and
+    each majority fraction of ``ps``; where ``all_examples`` names some of them, at the others only
+    the most clusters, explored most and not at all. ``cluster``, ``client_params`` and ``gate`` are
+    the optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released, ``own`` and
     ``chooser`` are the networks of the local expert and the gate (None: the task's). ``eager`` is
-    how many times larger the rate of a gate is that does leave its initial weights. At
-    ``some_p`` the released protocol is judged and other ways to find three clusters are
-    compared, of which ``converged`` ones leave. So are the ``cohorts``, numbers of clients in a
-    round or fractions as ``cohort`` is, at equal local work.
+    how many times larger the rate of a gate is that does leave its initial weights. At ``some_p``
+    the released protocol is judged and other ways to find three clusters are compared, of which
+    ``converged`` ones leave. So are the ``cohorts``, numbers of clients in a round or fractions as
+    ``cohort`` is, at equal local work.
     """
 
     _: KW_ONLY
@@ -52,8 +52,8 @@ class Adaptive(common.AtHome):
     gate: Optimizer
     tuned: Optimizer
     eager: float
-    own: Family | None = None
-    chooser: Family | None = None
+    own: Architecture | None = None
+    chooser: Architecture | None = None
     whole: tuple[float, ...] = ()
     some_p: float = 0.6
     converged: ClusterStop = ClusterStop()
@@ -72,7 +72,7 @@ class Adaptive(common.AtHome):
 def _turned(clients: int, size: int, count: int) -> Rotated:
     """Return groups of clients that see the same images, each turned its way."""
     angles = tuple(360.0 / count * i for i in range(count))
-    return Rotated(RepeatedDeals(IID(clients // count, size), count), angles, alpha=None)
+    return Rotated(RepeatedPartition(IID(clients // count, size), count), angles, alpha=None)
 
 
 def rotated_cifar10(scale: str, orientations: int = 2) -> Task:
@@ -103,7 +103,7 @@ LEAST_SHARES = {2: 0.35, 4: 0.1}
 
 def clustered(setting: Adaptive, clusters: int, eps: float, **options: Any) -> Experiment:
     """Return the federation of J clusters, explored with the probability eps unless told else."""
-    found = {"client": setting.cluster, "clusters": clusters, "explore": Explore(eps)}
+    found = {"client": setting.cluster, "clusters": clusters, "explore": EpsilonGreedy(eps)}
     return federated(setting, IFCA(**{**setting.local_round, **found, **options}))
 
 
@@ -122,7 +122,7 @@ def mixed(
     """Return a mixture over the clusters of ``first`` and the local experts, which stand still."""
     home = setting.home(gate or setting.gate)
     fields = {**home, "expert": setting.own, "gate": setting.chooser, "frozen": True, **options}
-    return _at_home(setting, Mixture(**fields), after=first, beside=alone(setting))
+    return _at_home(setting, Mixture(**fields), first_stage=first, local_stage=alone(setting))
 
 
 def ways(setting: Adaptive, clusters: int, eps: float) -> dict[str, Experiment]:
@@ -134,7 +134,7 @@ def ways(setting: Adaptive, clusters: int, eps: float) -> dict[str, Experiment]:
         MOE: mixed(setting, first),
         EAGER: mixed(setting, first, eager),
         ALL_EQUAL: mixed(setting, first, pool="mean"),
-        common.TUNED: _at_home(setting, Local(**setting.home(setting.tuned)), after=first),
+        common.TUNED: _at_home(setting, Local(**setting.home(setting.tuned)), first_stage=first),
     }
 
 
@@ -260,8 +260,8 @@ def _options(setting: Adaptive, dataset: str) -> list[Run]:
     here, most = setting.at(setting.some_p), max(setting.eps)
     found = partial(clustered, here, 3)
     others = {
-        FADING: found(1.0, explore=Explore(1.0, decay=1.0)),
-        SLOWLY: found(1.0, explore=Explore(1.0, decay=0.5)),
+        FADING: found(1.0, explore=EpsilonGreedy(1.0, decay=1.0)),
+        SLOWLY: found(1.0, explore=EpsilonGreedy(1.0, decay=0.5)),
         REDRAWN: found(0.0, least_share=0.1),
         LAST_LAYER: found(most, clustered="head."),
         STOPPED: found(most, stop=setting.converged),
@@ -294,7 +294,7 @@ def spaces(scale: str) -> dict[str, Space]:
     Learning rates, and widths of both convolutions and the hidden layer, as ``settings.toml`` says.
     """
     searched = tables("adaptive", "settings.toml")["searched"]
-    one_of("scale", scale, searched)
+    check_choice("scale", scale, searched)
     found = dict[str, Space]()
     for stage, (low, high, *sizes) in searched[scale].items():
         rates = {"lr": Uniform(low, high), "weight_decay": Uniform(1e-4, 1e-2)}

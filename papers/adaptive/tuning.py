@@ -9,9 +9,9 @@ import numpy as np
 
 from companion import frames
 from fedlib.randomness import torch_seed
-from fedlib.runs import Experiment, RunDiverged, run
-from fedlib.runs.sweep import SweepFailed, train_missing
 from fedlib.values import value
+from fedrun import Experiment, RunDiverged, run
+from fedrun.sweeps import SweepFailed, train_missing
 
 
 @value

@@ -20,12 +20,12 @@ from companion.frames import ByMethod, final
 from companion.plotting.style import INTERVAL, real_first
 from fedlib import data as datasets
 from fedlib.algorithms import FedAvg, FedMix, Private, SecureSum
-from fedlib.models import Net
+from fedlib.models import FunctionalModel
 from fedlib.privacy import epsilon, total_variation
 from fedlib.privacy.labels import from_rows
-from fedlib.runs import Experiment, find
-from fedlib.runs import run as trained
 from fedlib.tasks import Task
+from fedrun import Experiment, find_result
+from fedrun import run as trained
 from papers import fedmix as names
 from papers.fedmix.experiments import NEW_CLIENTS, Mixtures, guarded, overheard
 from papers.fedmix.leaks import best_threshold, leak_behind_noise, leak_of_sums, lengths
@@ -113,13 +113,13 @@ def expected_traffic(experiment: Experiment) -> tuple[int, int, int]:
     """
     task, algorithm, clients = experiment.task, experiment.algorithm, experiment.cohort
     assert isinstance(clients, int)
-    sizes = _sizes(algorithm, Net(task.model, *datasets.form(task.dataset)))
+    sizes = _sizes(algorithm, FunctionalModel(task.model, *datasets.form(task.dataset)))
     shared = sum(size for name, size in sizes.items() if not algorithm.is_local(name))
     said = algorithm.experts if isinstance(algorithm, FedMix) else 0
     return shared, 4 * clients * shared, 4 * clients * (shared + said)
 
 
-def _sizes(algorithm: FedAvg, net: Net) -> dict[str, int]:
+def _sizes(algorithm: FedAvg, net: FunctionalModel) -> dict[str, int]:
     """Return how many numbers each of an algorithm's parameters has: one network, or K and more."""
     one = {name: tensor.numel() for name, tensor in net.init(0).items()}
     if not isinstance(algorithm, FedMix):
@@ -207,7 +207,7 @@ def first_stage(scale: str, dataset: str, seeds: int = 0, rounds: int = 0) -> pd
     """
     asked = NEW_CLIENTS.by_run(scale, dataset, seeds=seeds, rounds=rounds)
     stages = {run.method: [s for e in every for s in e.before] for run, every in asked if run.where}
-    stored = {method: [r for s in each if (r := find(s))] for method, each in stages.items()}
+    stored = {method: [r for s in each if (r := find_result(s))] for method, each in stages.items()}
     if not any(stored.values()):
         return pd.DataFrame(columns=[*RUN, "round", "metric", "client", "value"])
     return frames.together((method, {}, results) for method, results in stored.items())
@@ -407,7 +407,7 @@ def audited(frame: pd.DataFrame, method: str, message: str, seed: int) -> pd.Dat
 def shares(audit: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return a table of label shares, one row per client and one column per class; may be empty.
 
-    ``audit`` has the rows of one run, ``metric`` is the truth or one of the reconstructions.
+    ``audit_labels`` has the rows of one run, ``metric`` is the truth or one of the reconstructions.
     """
     rows = audit[audit["metric"] == metric].assign(item=lambda r: r["item"].astype(int))
     return rows.set_index(["client", "item"])["value"].unstack()
@@ -494,7 +494,7 @@ def prices(setting: Mixtures, device: str = "cpu") -> pd.DataFrame:
     for name, experiment in made.items():
         result = trained(experiment, device=device, progress=False)
         curve = {n: [*result.curve(n).values()] for n in ("test_accuracy", "q_entropy", "bytes_up")}
-        once = replace(experiment, after=made[names.FEDMIX], **ONCE)
+        once = replace(experiment, first_stage=made[names.FEDMIX], **ONCE)
         rows[name] = {
             "client accuracy": curve["test_accuracy"][-1],
             "entropy of q(z|y)": curve["q_entropy"][-1],

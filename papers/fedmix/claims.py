@@ -19,7 +19,7 @@ from companion.claims import OFTEN, UNTESTED, BySeed, Claim
 from companion.frames import ByMethod, by_method, final
 from companion.panels import Panel
 from fedlib.algorithms import PrunedFedMix
-from fedlib.runs import Experiment
+from fedrun import Experiment
 from papers import fedmix as names
 from papers.fedmix import FEDAVG, FEDMIX, analysis
 from papers.fedmix.analysis import GUESSING, LABEL_SET, SOURCES, TRUTH, late, newcomers
@@ -39,7 +39,7 @@ def _compared(
     """Test what is said of a figure on a data set, ``but`` for what is said of one method.
 
     Digits are asked what CIFAR-10 is, whose label skew they have. What is said of late rounds is
-    not judged here unless the paper's rounds are ``whole``.
+    not judged here unless the paper's rounds are ``all_examples``.
     """
     at = {what: methods.__getitem__ for what, methods in values.items()}
     rows = asked("000", f"{figure}, {dataset.replace('digits', 'cifar10')}")

@@ -16,9 +16,10 @@ from fedlib.models import LeNet, ResNet, widened
 from fedlib.optim import Optimizer, adam, sgd
 from fedlib.partition import IID, ClientSubset, MatchedHoldout
 from fedlib.privacy import NoisyFedMix
-from fedlib.runs import Experiment, initial_state, run_with_state
 from fedlib.tasks import Task
 from fedlib.values import PositiveInt, value
+from fedrun import Experiment, run_with_state
+from fedrun.train import initial_state
 from papers import fedmix as names
 from papers.scaled import BOTH, ONCE, sections, tasks
 
@@ -205,25 +206,25 @@ def _new_clients(setting: Mixtures, dataset: str) -> list[Run]:
     seen, new = map(setting.dealt, parts)
     there = {m: federated(setting, known[m]) for m in (names.FEDAVG, names.FEDMIX)}
     vae: dict[str, Any] = VAE[dataset]
-    densities = algorithms.Densities(of=known[names.FEDMIX], **vae)
-    there[names.DENSITIES] = federated(setting, densities, after=there[names.FEDMIX], **ONCE)
+    densities = algorithms.VAEDensity(of=known[names.FEDMIX], **vae)
+    there[names.DENSITIES] = federated(setting, densities, first_stage=there[names.FEDMIX], **ONCE)
     stop, joined = EarlyStop(every=1, patience=5), {}
     for m in names.JOINING:
         at_home = {"epochs": 100, "batch_size": setting.batch_size, "stop": stop}
-        join = algorithms.Newcomers(of=known[m], **at_home)  # type: ignore[arg-type]
-        joined[m] = federated(new, join, after=federated(seen, known[m]), **ONCE)
+        join = algorithms.NewClients(of=known[m], **at_home)  # type: ignore[arg-type]
+        joined[m] = federated(new, join, first_stage=federated(seen, known[m]), **ONCE)
     return [*placed(there), *placed(joined, who=names.NEW)]
 
 
 def _privacy(setting: Mixtures, dataset: str) -> list[Run]:
     """Return one round with all clients, from a fresh or a trained model, with an audit."""
-    known, runs, audited = methods(setting), [], {**ONCE, "audit": True}
+    known, runs, audited = methods(setting), [], {**ONCE, "audit_labels": True}
     for method in (names.FEDAVG, names.BIASED, names.FEDMIX):
         one = known[method]
         messages = {
             names.STEP: federated(setting, replace(one, batch_size=None), **audited),
             names.EPOCH: federated(setting, one, **audited),
-            names.TRAINED: federated(setting, one, after=federated(setting, one), **audited),
+            names.TRAINED: federated(setting, one, first_stage=federated(setting, one), **audited),
         }
         runs += [Run(method, made, {"message": message}) for message, made in messages.items()]
     return runs
@@ -259,11 +260,13 @@ def overheard(experiment: Experiment) -> tuple[Any, ...]:
     fed = experiment.task.build(experiment.seed, "cpu")
     stages = [run_with_state(stage, device="cpu", progress=False) for stage in experiment.before]
     state = initial_state(experiment, fed, [last for _, last in stages])
-    before = State(dict(state.shared), {}, dict(state.optimizer), dict(state.memory))
+    before = State(
+        dict(state.server_params), {}, dict(state.server_optimizer), dict(state.server_memory)
+    )
     seed, cohort = experiment.seed, experiment.cohort
     _, report = play_round(experiment.algorithm, fed, state, round=0, seed=seed, cohort=cohort)
-    q = before.shared["phi"].double().softmax(-1).numpy()
-    of = (each.double().numpy()[report.rows] for each in (fed.shares("label"), fed.sizes))
+    q = before.server_params["phi"].double().softmax(-1).numpy()
+    of = (each.double().numpy()[report.clients] for each in (fed.shares("label"), fed.sizes))
     return report.messages["phi"].double().numpy(), q, *of, fed.class_names
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 from companion import frames
 from fedlib.engine import State
 from fedlib.federation import Federation
-from fedlib.models.families import ACTIVATIONS, INITS
+from fedlib.models.architectures import ACTIVATIONS, INITS
 from fedlib.randomness import generator
 from papers.judging import whole, without_floor
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, called, family
@@ -261,9 +261,9 @@ def prefixes(
 ) -> np.ndarray:
     """Return the accuracy of the federation with none, one, ..., all clients converted.
 
-    ``before`` and ``after`` are the clients' accuracies without and with a mixture, ``sizes`` their
-    weights, ``order`` that in which they are converted. 004's released code reports the largest of
-    these M + 1 numbers.
+    ``before`` and ``first_stage`` are the clients' accuracies without and with a mixture, ``sizes``
+    their weights, ``order`` that in which they are converted. 004's released code reports the
+    largest of these M + 1 numbers.
     """
     converted = np.argsort(order) < np.arange(len(order) + 1)[:, None]
     return (np.where(converted, after, before) @ sizes) / sizes.sum()
@@ -447,8 +447,8 @@ def like_the_cosine(dimensions: Sequence[int], ts: Sequence[float]) -> pd.DataFr
 def heads_say(fed: Federation, state: State) -> torch.Tensor:
     """Return what all heads that FedPer leaves say of all tests, logits ``[tests, clients, C]``."""
     images = fed.test.inputs(torch.arange(len(fed.test.y), device=fed.device))
-    h = fed.net.features(state.shared, images)
-    weight, bias = (state.local[f"head.{name}"] for name in ("weight", "bias"))
+    h = fed.net.features(state.server_params, images)
+    weight, bias = (state.client_params[f"head.{name}"] for name in ("weight", "bias"))
     return (torch.einsum("nd,mcd->nmc", h, weight) + bias).cpu()
 
 

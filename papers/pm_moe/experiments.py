@@ -12,11 +12,12 @@ from fedlib import algorithms
 from fedlib.algorithms import FedAvg
 from fedlib.federation import Federation
 from fedlib.models import Params
-from fedlib.models.families import ACTIVATIONS, INITS, GateNet
+from fedlib.models.architectures import ACTIVATIONS, INITS, GateNet
 from fedlib.optim import sgd
 from fedlib.privacy import PartsAudit
-from fedlib.runs import Experiment, rounds, run_with_state
 from fedlib.values import NonNegativeFloat, value
+from fedrun import Experiment, run_with_state
+from fedrun.train import rounds
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
 from papers.scaled import MAJORITY, ONCE, floor, sections, tasks
 
@@ -92,7 +93,7 @@ def fourteen(setting: PrivateParts) -> dict[str, FedAvg]:
         "FedRoD": algorithms.FedRoD(**c),
         "FedBABU": algorithms.FedBABU(**c),
         "FedGH": algorithms.FedGH(head=sgd(setting.header_rate), **c),
-        "FedCP": algorithms.FedCP(apart=setting.apart, **c),
+        "FedCP": algorithms.FedCP(lam=setting.apart, **c),
         "GPFL": algorithms.GPFL(near=setting.near, decay=setting.decay, **c),
         "DBE": algorithms.DBE(kappa=setting.kappa, **c),
     }
@@ -112,7 +113,7 @@ def stage(setting: PrivateParts, algorithm: FedAvg, **before: Experiment | None)
 def at_home(setting: PrivateParts, epochs: int, after: Experiment | None = None) -> Experiment:
     """Return a stage in which every client trains its own model, or tunes what it has."""
     local = algorithms.Local(**local_round(setting, epochs=epochs))
-    return stage(setting, local, after=after)
+    return stage(setting, local, first_stage=after)
 
 
 def first_stages(setting: PrivateParts) -> dict[str, Experiment]:
@@ -136,7 +137,7 @@ def mixed(setting: PrivateParts, method: str, own_base: bool = True, **options: 
     top = setting.clients // (1 if setting.shared else 2)
     gated = local_round(setting, epochs=setting.gated, client=sgd(setting.gate_rate))
     second = algorithms.PMMoE(of=of, **{**gated, "top": top, **options})
-    return stage(setting, second, after=first_stages(setting)[method])
+    return stage(setting, second, first_stage=first_stages(setting)[method])
 
 
 def synchronous(setting: PrivateParts) -> Experiment:
@@ -146,7 +147,7 @@ def synchronous(setting: PrivateParts) -> Experiment:
 
 def _federation(setting: PrivateParts, algorithm: FedAvg) -> Experiment:
     """Return the federation of all clients."""
-    return federated(setting, algorithm, cohort=1.0, keep=setting.select)
+    return federated(setting, algorithm, cohort=1.0, select=setting.select)
 
 
 def bases(own: Experiment, central: FedAvg) -> tuple[Federation, int, dict[str, Params]]:
@@ -160,8 +161,8 @@ def bases(own: Experiment, central: FedAvg) -> tuple[Federation, int, dict[str, 
     first = central.init(everything, own.seed)
     *_, (pooled, _, _) = rounds(replace(own, algorithm=central), everything, first)
     whose = {"its own": client, "most alike": near, "least alike": far}
-    theirs = {name: {k: t[c] for k, t in state.local.items()} for name, c in whose.items()}
-    return fed, client, {"trained on all data": pooled.shared, **theirs}
+    theirs = {name: {k: t[c] for k, t in state.client_params.items()} for name, c in whose.items()}
+    return fed, client, {"trained on all data": pooled.server_params, **theirs}
 
 
 def neighbours(fed: Federation) -> tuple[int, int, int]:
@@ -201,7 +202,9 @@ def _revealed(setting: PrivateParts) -> list[Run]:
     """Return what the private parts of some methods tell of their clients' labels (A.4)."""
     of: dict[str, Any] = fourteen(setting)
     alone = first_stages(setting)
-    return placed({m: stage(setting, PartsAudit(of=of[m]), after=alone[m]) for m in REVEALING})
+    return placed(
+        {m: stage(setting, PartsAudit(of=of[m]), first_stage=alone[m]) for m in REVEALING}
+    )
 
 
 def _renormalised(setting: PrivateParts) -> list[Run]:

@@ -8,12 +8,12 @@ from itertools import product
 from typing import Any, Self
 
 from companion.sections import Run, federated, placed
-from fedlib.algorithms import CommonestLabel, FedAvg, LastClient, Local, Mixture
-from fedlib.models import MLP, Family, LeNet
+from fedlib.algorithms import FedAvg, LastClient, Local, MajorityClass, Mixture
+from fedlib.models import MLP, Architecture, LeNet
 from fedlib.optim import adam
 from fedlib.partition import ClientSubset, Dirichlet, OptOut
-from fedlib.runs import CohortEarlyStop, Experiment
 from fedlib.values import value
+from fedrun import CohortEarlyStop, Experiment
 from papers import scaled as common
 
 
@@ -85,7 +85,7 @@ def generalist(setting: Stages, kind: type[FedAvg] = FedAvg) -> Experiment:
     here = replace(setting, task=replace(setting.task, balanced=setting.balanced))
     if setting.cohort_stop is not None:
         return federated(here, algorithm, stop=setting.cohort_stop)
-    return federated(here, algorithm, keep=setting.select)
+    return federated(here, algorithm, select=setting.select)
 
 
 def at_home(setting: Stages, algorithm: FedAvg, after: Experiment | None = None) -> Experiment:
@@ -97,7 +97,7 @@ def at_home(setting: Stages, algorithm: FedAvg, after: Experiment | None = None)
     task = replace(setting.task, balanced=setting.balanced, opt_out=out)
     if setting.clients > setting.tested:
         task = replace(task, partition=ClientSubset(task.partition, last=setting.tested))
-    return Experiment(task, algorithm, **common.ONCE, after=after)
+    return Experiment(task, algorithm, **common.ONCE, first_stage=after)
 
 
 def alone(setting: Stages) -> Experiment:
@@ -107,7 +107,7 @@ def alone(setting: Stages) -> Experiment:
 
 def commonest(setting: Stages) -> Experiment:
     """Return the floor, at home too: the tests are those of the clients that train there."""
-    return at_home(setting, CommonestLabel())
+    return at_home(setting, MajorityClass())
 
 
 def steps(
@@ -116,7 +116,7 @@ def steps(
     pool: str = "probabilities",
     faster: float = 1.0,
     keep: str = "best",
-    net: Family | None = None,
+    net: Architecture | None = None,
 ) -> dict[str, Experiment]:
     """Return the three steps of 001 (sec. 3); the options are what ``DEPARTURES`` change.
 
@@ -229,7 +229,7 @@ def _first_version(setting: Stages, dataset: str) -> list[Run]:
         made = steps(here)
         mix = Mixture(**here.home(adam(here.personal)), train_global=True)
         trained = at_home(here, mix, made[common.FEDAVG])
-        made[MIXTURE] = replace(trained, beside=alone(setting.at(p)))
+        made[MIXTURE] = replace(trained, local_stage=alone(setting.at(p)))
         runs += placed(made, p=p, q=q)
     return runs
 

@@ -10,8 +10,8 @@ from fedlib.data import Split
 from fedlib.engine import Algorithm, play_round
 from fedlib.engine.protocol import train_view
 from fedlib.federation import Federation
-from fedlib.runs.atomic import raw
 from fedlib.tasks import Task
+from fedrun.files import raw
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,12 @@ def trace(
         state = algorithm.init(train_view(algorithm, fed), 0)
         for t in range(rounds):
             state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=cohort)
-            for leaves in (report.messages, state.shared, state.optimizer, state.memory):
+            for leaves in (
+                report.messages,
+                state.server_params,
+                state.server_optimizer,
+                state.server_memory,
+            ):
                 yield from (leaves[name] for name in sorted(leaves))
             yield report.upload
 

@@ -10,10 +10,11 @@ from rows import settings_of
 
 from companion.plan import costs_of, epochs_of, kind_of, of_block, planned, progress
 from companion.sections import SCALES, Block
-from fedlib import Experiment, FedAvg, Local, Result, find, paths, run
-from fedlib.runs.exported import files, keys_in
-from fedlib.runs.spec import SCHEMA
-from fedlib.runs.sweep import SweepFailed
+from fedlib import FedAvg, Local, paths
+from fedrun import Experiment, Result, find_result, run
+from fedrun.experiment import SCHEMA
+from fedrun.results import keys_in, result_files
+from fedrun.sweeps import SweepFailed
 from papers.__main__ import main
 from papers.fedmix import FEDAVG
 from papers.fedmix.experiments import LABEL_SKEW
@@ -121,7 +122,7 @@ DROPPED = {"label_skew on fashion_mnist, FedMix, seed 0"}
 def test_the_standard_scale_plans_what_is_stored_and_the_campaign(monkeypatch):
     """And nothing else, so that no run is left over that no block trains."""
     monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
-    stored = {key for file in files() for key in keys_in(file)}
+    stored = {key for file in result_files() for key in keys_in(file)}
     campaign = {p.experiment for block in REGISTRY.blocks for p in of_block(REGISTRY, block)}
     asked = [p for p in planned(REGISTRY, "standard") if f"{p}" not in DROPPED]
     left = [p for p in asked if p.experiment not in campaign]
@@ -158,10 +159,10 @@ def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
     assert main(["campaign", "--plan", "--scale", "quick", "--device", "cpu"]) == 0
     said = capsys.readouterr().out
     assert "2 runs of the quick scale, 2 of them to be trained" in said and "label_skew" in said
-    assert find(few[0]) is None
+    assert find_result(few[0]) is None
     assert main(["campaign", "--scale", "quick", "--device", "cpu"]) == 0
     assert "all runs are stored" in capsys.readouterr().out
-    assert all(find(e) is not None for e in few)
+    assert all(find_result(e) is not None for e in few)
     assert main(["campaign", "--scale", "quick"]) == 0
     assert "0 of them to be trained" in capsys.readouterr().out
 

@@ -15,24 +15,15 @@ from companion.diverged import diverged
 from companion.diverged import stored as stored_diverged
 from companion.plan import Planned
 from fedlib import FedAvg, paths
-from fedlib.runs import (
-    Damaged,
-    Experiment,
-    Result,
-    StoreError,
-    export,
-    exported,
-    find,
-    inventory,
-    store,
-)
-from fedlib.runs.exported import files, keys_in, path_of, read_run
-from fedlib.runs.spec import Log
+from fedrun import Experiment, Result, StoreError, find_result, list_runs, store
+from fedrun.experiment import Log
+from fedrun.files import Damaged
+from fedrun.results import export, exported, keys_in, path_of, read_run, result_files
 from papers.registry import REGISTRY
 
-module = importlib.import_module("fedlib.runs.exported")
+module = importlib.import_module("fedrun.results")
 RUNS = [Experiment(TASK, FedAvg(), rounds=2, cohort=2, seed=seed) for seed in range(4)]
-SECOND = replace(RUNS[0], after=RUNS[1], rounds=1)
+SECOND = replace(RUNS[0], first_stage=RUNS[1], rounds=1)
 CLEAN, DIRTY = {"commit": "aaa"}, {"commit": "bbb-dirty"}
 
 
@@ -53,13 +44,13 @@ def same(one, other):
 
 def test_every_run_of_a_file_comes_back_to_the_last_bit():
     target = export([made(e) for e in RUNS], "some")
-    assert target.name == "some.parquet" and files() == [target]
+    assert target.name == "some.parquet" and result_files() == [target]
     assert keys_in(target) == sorted(e.key for e in RUNS)
     for e in RUNS:
-        same(find(e), made(e))
+        same(find_result(e), made(e))
     assert {r.experiment for r in exported()} == {*RUNS}
-    assert find(SECOND) is None and path_of(SECOND) is None
-    first, again = target.read_bytes(), [find(e) for e in reversed(RUNS)]
+    assert find_result(SECOND) is None and path_of(SECOND) is None
+    first, again = target.read_bytes(), [find_result(e) for e in reversed(RUNS)]
     assert export(again, "some").read_bytes() == first != export(again[1:], "some").read_bytes()
 
 
@@ -77,7 +68,7 @@ def test_a_run_is_read_without_the_others():
         target.write_bytes(data)
         with pytest.raises(ValueError, match="is no exported result of fedlib"):
             read_run(target, order[2])
-        states = {entry.key: entry.state for entry in inventory()}
+        states = {entry.key: entry.state for entry in list_runs()}
         seen = "damaged" if place in flips else "exported"  # numbers are not read for a list
         assert [states[key] for key in order] == ["exported", "exported", seen, "exported"]
     for key in (*order[:2], order[3]):
@@ -93,7 +84,7 @@ def test_who_reads_while_a_file_is_replaced_gets_one_or_the_other():
     def read():
         while not stop.is_set():
             try:
-                seen.append(find(RUNS[3]).metrics["value"][0].as_py())
+                seen.append(find_result(RUNS[3]).metrics["value"][0].as_py())
             except Exception as error:
                 seen.append(error)
 
@@ -110,8 +101,8 @@ def test_a_damaged_file_is_named_by_who_looks_for_a_run_and_listed():
     export([made(RUNS[0])], "b")
     (paths.results() / "a.parquet").write_text("no parquet")
     with pytest.raises(ValueError, match=r"a\.parquet is no exported result of fedlib"):
-        find(RUNS[0])
-    listed = {(e.key, e.state) for e in inventory()}
+        find_result(RUNS[0])
+    listed = {(e.key, e.state) for e in list_runs()}
     assert listed == {("a", "damaged"), (RUNS[0].key, "exported")}
 
 
@@ -126,7 +117,7 @@ def test_what_cannot_be_exported_changes_nothing(monkeypatch):
         patch.setattr(module.atomic.os, "replace", full)
         with pytest.raises(StoreError, match="FEDLIB_RESULTS"):
             export([made(RUNS[1])], "some")
-    assert target.read_bytes() == before and files() == [target]
+    assert target.read_bytes() == before and result_files() == [target]
     export([], "some")
     assert not target.exists() and exported() == []
 
@@ -142,7 +133,7 @@ def test_what_uncommitted_code_has_trained_is_not_exported(commit):
     told = RUNS[1].key, "seed=1", f"(commit {commit})", "Commit it", str(paths.runs())
     assert all(part in text for part in told)
     assert ("git refuses or is missing" in text) == (commit == "unknown")
-    assert files() == []
+    assert result_files() == []
 
 
 # What `make results` keeps
@@ -156,7 +147,7 @@ def plan(monkeypatch):
     monkeypatch.setattr(kept_results, "homes", lambda book: places)
     asked = [Planned("a", "x", "FedAvg", e) for e in (RUNS[0], RUNS[1], SECOND)]
     monkeypatch.setattr(kept_results, "planned", lambda book, scale: asked)
-    monkeypatch.setattr(kept_results, "find", lambda e: stored.get(e) or find(e))
+    monkeypatch.setattr(kept_results, "find", lambda e: stored.get(e) or find_result(e))
     return stored, places
 
 
@@ -165,7 +156,7 @@ def export_now():
 
 
 def there():
-    return {path.stem: set(keys_in(path)) for path in files()}
+    return {path.stem: set(keys_in(path)) for path in result_files()}
 
 
 def test_every_finished_run_is_kept_and_no_file_is_written_again(plan, capsys):
@@ -174,15 +165,15 @@ def test_every_finished_run_is_kept_and_no_file_is_written_again(plan, capsys):
     kept = export_now()
     assert there() == {"a-x": {RUNS[0].key}}, "not without its first stage"
     assert kept.missing == [RUNS[1]] and kept.waiting == [SECOND]
-    first = [(f.read_bytes(), f.stat().st_mtime_ns) for f in files()]
+    first = [(f.read_bytes(), f.stat().st_mtime_ns) for f in result_files()]
     stored[RUNS[1]] = made(RUNS[1])
     stored[RUNS[0]] = made(RUNS[0], {"commit": "ccc"}, value=0.9)  # trained again: it stays
     kept = export_now()
     assert there() == {"a-x": {RUNS[0].key}, "a-x.2": {RUNS[1].key}, "b-y": {SECOND.key}}
     assert kept.missing == kept.dirty == kept.waiting == [] and kept.unplanned == 0
     stored.clear()
-    same(find(RUNS[0]), made(RUNS[0]))
-    assert [(f.read_bytes(), f.stat().st_mtime_ns) for f in files()][:1] == first
+    same(find_result(RUNS[0]), made(RUNS[0]))
+    assert [(f.read_bytes(), f.stat().st_mtime_ns) for f in result_files()][:1] == first
     before = there()
     del places[RUNS[0].key]  # a setting was cut
     assert kept_results.main(REGISTRY) == 0 and there() == before
@@ -195,8 +186,8 @@ def test_files_of_one_name_count_from_the_first_to_the_last():
         name = module.place_of_more("some")
         assert name == (f"some.{i}" if i > 1 else "some")
         export([made(RUNS[0], value=i), made(RUNS[i % 3 + 1])], name)
-    assert files()[-1].stem == "some.11" and module.group_of(files()[-1]) == "some"
-    assert find(RUNS[0]).metrics["value"][0].as_py() == 11
+    assert result_files()[-1].stem == "some.11" and module.group_of(result_files()[-1]) == "some"
+    assert find_result(RUNS[0]).metrics["value"][0].as_py() == 11
     assert len(exported()) == len(module.places()) == 4
 
 
@@ -248,7 +239,7 @@ def test_a_first_stage_trained_again_replaces_the_old_one_and_all_that_stands_on
     kept = export_now()
     assert states() == {RUNS[1]: "old", SECOND: "old"} and kept.waiting == [LATER]
     chained |= chain("new", SECOND, LATER)
-    before = [(f, f.read_bytes()) for f in files()]
+    before = [(f, f.read_bytes()) for f in result_files()]
     kept = export_now()
     assert states() == {RUNS[1]: "new", SECOND: "new", LATER: "new"} and not kept.waiting
     assert all(f.read_bytes() == data for f, data in before), "history keeps what was"
@@ -300,7 +291,7 @@ def test_a_run_that_diverged_is_named_and_not_waited_for(plan, capsys):
     assert export_now().missing == []
     assert stored_diverged()["key"].tolist() == [RUNS[1].key] and there() == {"a-x": {RUNS[0].key}}
     store.RunFolder(RUNS[1]).forget_failure()  # as on another machine
-    assert diverged(RUNS) == {RUNS[1]: 1} and diverged([replace(SECOND, after=RUNS[1])])
+    assert diverged(RUNS) == {RUNS[1]: 1} and diverged([replace(SECOND, first_stage=RUNS[1])])
     kept_results.main(REGISTRY)
     assert "diverged after 1 rounds: a on x, FedAvg, seed 1" in capsys.readouterr().out
     export([made(RUNS[1])], "a-x.2")  # tried again, and it went well

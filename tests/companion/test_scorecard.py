@@ -15,7 +15,8 @@ from companion.scorecard import at_own_scale, judged, not_at_hand, numbers, orde
 from companion.scorecard.page import ABSENT, AGREES, DIFFERS, DIVERGED, NEVER, NO, OTHER, VERDICTS
 from companion.sections import OtherData
 from companion.story import what_ran
-from fedlib.runs import Result, export, store
+from fedrun import Result, store
+from fedrun.results import export
 from papers.pm_moe.experiments import FOURTEEN
 from papers.published import published
 from papers.registry import REGISTRY

@@ -17,7 +17,8 @@ from companion.panels import Panel, comparable, having, panels, several, stored
 from companion.plotting import curves
 from companion.sections import NothingStored, Run
 from companion.widgets import LiveRun, explorer, moving, watch
-from fedlib import Result, paths, run
+from fedlib import paths
+from fedrun import Result, run
 from papers.fedmix import ENSEMBLE, FEDAVG, FEDMIX, UNREGULARISED
 from papers.fedmix.experiments import LABEL_SKEW, LONG
 from papers.pm_moe.experiments import FOURTEEN

@@ -12,7 +12,8 @@ from companion.frames import by_seed
 from companion.panels import Panel, stored
 from companion.plotting import Title, over
 from companion.trained import CONSTANT, FIRST, KEPT, sound, untrained, why_untrained
-from fedlib import Result, paths
+from fedlib import paths
+from fedrun import Result
 from papers.adaptive.claims import writer_claims
 from papers.adaptive.experiments import ADAPTIVE_WRITERS
 from papers.fedmix import claims as mix

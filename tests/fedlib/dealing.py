@@ -10,7 +10,8 @@ from fedlib import partition as parts
 REQUESTS = [
     parts.Dirichlet(5, 0.5, 12), parts.IID(5, 12), parts.QuantitySkew(4, 2.0, 3),
     parts.ClassDirichlet(4, 1.0, shared=0.2, seed=None), parts.MajorityClasses(5, 12, 0.5),
-    parts.Shards(5, 2), parts.Pachinko(5, 12, coarse="family"), parts.ByColumn("writer", clients=5),
+    parts.Shards(5, 2), parts.Pachinko(5, 12, coarse="family"),
+    parts.NaturalPartition("writer", clients=5),
 ]  # fmt: skip
 
 

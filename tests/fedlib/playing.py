@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 import fedlib.engine
 from fedlib import MajorityClasses, MatchedHoldout, Task, adam, sgd
 from fedlib import algorithms as alg
-from fedlib.algorithms.local import SecondStage
+from fedlib.algorithms.local import Finetuning
 from fedlib.engine import Cohort, play_round
 from fedlib.engine.batches import make_plan
-from fedlib.models import MLP, FastText, Net
+from fedlib.models import MLP, FastText, FunctionalModel
 
 SIZES = (11, 4, 9)
 IMAGE = (12, 12, 1)
@@ -47,7 +47,7 @@ def arrays(leaves):
 
 def begun(algorithm, fed, seed=0, first=None):
     """The first state; a second stage follows three rounds of its first."""
-    if first is None and isinstance(algorithm, SecondStage | alg.Mixture):
+    if first is None and isinstance(algorithm, Finetuning | alg.Mixture):
         first, _ = play(getattr(algorithm, "of", alg.FedAvg(**FAST)), fed, seed=seed)
     return algorithm.init(fed, seed, first)
 
@@ -56,7 +56,7 @@ def play(algorithm, fed, rounds=3, seed=0, cohort=None, first=None, state=None, 
     """The state after some rounds, by default of all clients, and the last report."""
     state = state or begun(algorithm, fed, seed, first)
     for t in range(rounds):
-        how = {"round": t, "seed": seed, "cohort": cohort or fed.clients}
+        how = {"round": t, "seed": seed, "cohort": cohort or fed.num_clients}
         state, report = play_round(algorithm, fed, state, **how, **more)
     return state, report
 
@@ -73,8 +73,8 @@ def plans_of(algorithm, fed, rows, round=0, seed=0):
 def cohort_of(algorithm, fed, state, rows):
     """Some clients as they are before a round's first phase."""
     now = {"round": torch.tensor(state.round), "seed": torch.tensor(state.seed)}
-    leaves = algorithm.start(fed, state, rows), algorithm.client_context(fed, state, rows)
-    common = {**algorithm.broadcast(fed, state), **now}
+    leaves = algorithm.client_params(fed, state, rows), algorithm.client_constants(fed, state, rows)
+    common = {**algorithm.round_constants(fed, state), **now}
     return Cohort(fed, rows, *leaves, common, torch.zeros(len(rows)))
 
 
@@ -86,7 +86,7 @@ def held_by(table, row):
 
 def one(fed, row=0):
     """A client's examples as one batch."""
-    return fed.train.whole(torch.tensor([row])).map(lambda t: t[0])
+    return fed.train.all_examples(torch.tensor([row])).map(lambda t: t[0])
 
 
 def loss_on(fed, x, y):
@@ -105,14 +105,14 @@ def stepped(w, loss, lr, names=("",)):
 def client(fed, algorithm, state, row):
     """A client's leaves and what it knows besides its batch."""
     rows = torch.tensor([row])
-    params = {n: t[0] for n, t in algorithm.start(fed, state, rows).items()}
-    context = {n: t[0] for n, t in algorithm.client_context(fed, state, rows).items()}
-    return params, {**context, **algorithm.broadcast(fed, state)}
+    params = {n: t[0] for n, t in algorithm.client_params(fed, state, rows).items()}
+    context = {n: t[0] for n, t in algorithm.client_constants(fed, state, rows).items()}
+    return params, {**context, **algorithm.round_constants(fed, state)}
 
 
 def plain(state, row=0):
     """All leaves of a client under their plain names."""
-    return {**state.shared, **{n: t[row] for n, t in state.local.items()}}
+    return {**state.server_params, **{n: t[row] for n, t in state.client_params.items()}}
 
 
 def trained_alone(fed, algorithm, model, row, seed, round):
@@ -147,7 +147,7 @@ def texts(sizes=SIZES):
     for table in (fed.train, fed.validation, fed.test):
         table.x = torch.randint(0, 20, (len(table.y), 10), dtype=torch.int32)
         table.scale = table.shift = torch.zeros(0)
-    fed.net = Net(FastText(vocabulary=20, width=6), (10,), 3)
+    fed.net = FunctionalModel(FastText(vocabulary=20, width=6), (10,), 3)
     return fed
 
 
@@ -157,7 +157,7 @@ def numbers(sizes=SIZES):
     for table in (fed.train, fed.validation, fed.test):
         table.x = torch.randn(len(table.y), 6, generator=draw)
         table.scale, table.shift = torch.ones(6), torch.zeros(6)
-    fed.net = Net(MLP((7,)), (6,), 3)
+    fed.net = FunctionalModel(MLP((7,)), (6,), 3)
     return fed
 
 

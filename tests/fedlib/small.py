@@ -5,16 +5,17 @@ import importlib
 import pytest
 
 from benchmarks.robustness.tiny import MIX, TASK, bits
-from fedlib import Experiment, FedAvg, Local, Optimizer, run, sweep
-from fedlib import tiny as AVG
+from fedlib import FedAvg, Local, Optimizer
+from fedrun import Experiment, run, sweep
+from fedrun import tiny as AVG
 
 __all__ = ["ALONE", "AVG", "BAD", "MIX", "TASK", "TUNED", "bits", "go", "play", "running"]
 
 # The package exports a function of this module's name.
-running = importlib.import_module("fedlib.runs.run")
+running = importlib.import_module("fedrun.train")
 
 ALONE = Experiment(TASK, Local(batch_size=5), rounds=4, cohort=3, evaluate_every=2)
-TUNED = Experiment(TASK, Local(batch_size=5), 2, cohort=2, evaluate_every=2, after=AVG)
+TUNED = Experiment(TASK, Local(batch_size=5), 2, cohort=2, evaluate_every=2, first_stage=AVG)
 EXPLODING = FedAvg(client=Optimizer("sgd", lr=1e30), epochs=3, batch_size=2)
 BAD = Experiment(TASK, EXPLODING, rounds=2, cohort=2)
 

@@ -32,22 +32,22 @@ from safetensors.torch import load, save
 import fedlib.algorithms
 from fedlib import Optimizer, adam, sgd, value
 from fedlib import algorithms as alg
-from fedlib.algorithms.ifca import FIT, Explore
+from fedlib.algorithms.ifca import FIT, EpsilonGreedy
 from fedlib.engine import Prediction, State, evaluate, evaluate_global, play_round
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.train import batches, with_precomputed
 from fedlib.models import add_prefix, select_prefix
-from fedlib.runs.spec import Log
+from fedrun.experiment import Log
 
 evaluating = importlib.import_module("fedlib.engine.evaluate")  # which exports one of that name
 
 
 def test_local_after_local_goes_on_and_leaves_the_first_stage_alone(fed):
     first, _ = play(alg.Local(batch_size=4), fed)
-    kept = copy.deepcopy(first.local)
-    assert equal(alg.Local().init(fed, 1, first).local, kept)
+    kept = copy.deepcopy(first.client_params)
+    assert equal(alg.Local().init(fed, 1, first).client_params, kept)
     play(alg.Local(), fed, first=first)
-    assert equal(first.local, kept)
+    assert equal(first.client_params, kept)
 
 
 BESIDE = {n: ("own.", "") for n in ("Ditto", "APFL", "PFedMe", "FedSynMoE")}
@@ -63,11 +63,11 @@ def test_copies_start_as_what_they_are_copies_of(fed, name):
     (first, _), algorithm = play(alg.FedAvg(**FAST), fed, 1), BATTERY[name]
     prefix, of = COPYING[name]
     after, again = algorithm.init(fed, 0, first), play(algorithm, fed, 1, first=first)[0]
-    mine = select_prefix(after.local, prefix)
+    mine = select_prefix(after.client_params, prefix)
     assert len(mine) >= 2
     for name, leaf in mine.items():
-        assert torch.equal(leaf, first.shared[of + name].expand_as(leaf))
-    assert equal(algorithm.init(fed, 0, again).local, again.local)
+        assert torch.equal(leaf, first.server_params[of + name].expand_as(leaf))
+    assert equal(algorithm.init(fed, 0, again).client_params, again.client_params)
 
 
 @refused("algorithms")
@@ -91,12 +91,12 @@ def test_every_docstring_names_its_reference(name):
 
 def only(prefix):
     """The leaves of the one expert, or of the one cluster."""
-    return lambda state: {n: t[0] for n, t in select_prefix(state.shared, prefix).items()}
+    return lambda state: {n: t[0] for n, t in select_prefix(state.server_params, prefix).items()}
 
 
 def shared(state):
     """The leaves that the server has."""
-    return state.shared
+    return state.server_params
 
 
 TWICE = {"epochs": 2, **FAST}
@@ -123,7 +123,7 @@ for server in (adam(1e-2), sgd(1.0), Optimizer("adamw", lr=0.01)):
         method = alg.FedMix(experts=1, objective=objective, **same)
         LIMITS[f"{method}"] = limit(method, alg.FedAvg(**same), only("experts."), atol=0)
     for eps in (0.0, 1.0):
-        method = alg.IFCA(clusters=1, explore=Explore(eps), **same)
+        method = alg.IFCA(clusters=1, explore=EpsilonGreedy(eps), **same)
         LIMITS[f"{method}"] = limit(method, alg.FedAvg(**same), only("clusters."), atol=0)
     for k in (1, 3):
         same |= {"experts": k, "phi_scale": 0.5}
@@ -173,10 +173,10 @@ def test_an_algorithm_starts_and_moves_as_it_always_has(name):
     """No draw, rate or weight of a method differs from what stored results were trained with."""
     fed, (size, way) = ragged(), GOLDEN["leaves"][name]
     first = begun(BATTERY[name], fed)
-    old = copy.deepcopy({**first.shared, **first.local})
+    old = copy.deepcopy({**first.server_params, **first.client_params})
     assert size_of(old.values()) == pytest.approx(size, rel=1e-5)
     last, _ = play(BATTERY[name], fed, rounds=2, state=first)
-    new = {**last.shared, **last.local}
+    new = {**last.server_params, **last.client_params}
     # Small movements are differences of large numbers, and Adam's are as large as any.
     assert size_of(new[n].double() - t for n, t in old.items()) == pytest.approx(way, rel=1e-2)
 
@@ -197,7 +197,7 @@ def test_training_lowers_a_finite_loss(algorithm):
     # Of an auto-encoder's loss most is the entropy of pixels that are not black or white.
     # A mixture's experts stay as they are, and its gate is soon at the bottom, where it wanders;
     # what pFedMe sends moves by eta lam (theta - w) only.
-    slow = alg.Densities | alg.PMMoE | alg.PFedMe
+    slow = alg.VAEDensity | alg.PMMoE | alg.PFedMe
     enough = 0.99 if isinstance(algorithm, slow) else 0.97
     end = min(losses[3:]) if isinstance(algorithm, alg.PMMoE) else np.mean(losses[-3:])
     assert end < enough * np.mean(losses[:3])
@@ -231,14 +231,14 @@ def test_one_client_at_a_time_is_the_oracle_of_the_cohort(algorithm):
 
 def played_apart(algorithm, fed, state):
     """Every phase's losses of every client: with what its loss looks up, and on raw examples."""
-    for row, (k, phase) in product(range(fed.clients), enumerate(algorithm.phases())):
+    for row, (k, phase) in product(range(fed.num_clients), enumerate(algorithm.phases())):
         plan = plans_of(algorithm, fed, np.array([row]))[k]
         cohort = cohort_of(algorithm, fed, state, torch.tensor([row]))
-        moving = phase.moves(cohort.leaves, state.local)
+        moving = phase.trained_names(cohort.params, state.client_params)
         loss = one_client(getattr(algorithm, phase.loss), fed.net, cohort.common)
         both = with_precomputed(algorithm, cohort, phase, moving), cohort
         lifted = vmap_clients(loss, 1)
-        each = [[lifted(c.leaves, c.context, b) for b in batches(c, phase, plan)] for c in both]
+        each = [[lifted(c.params, c.context, b) for b in batches(c, phase, plan)] for c in both]
         yield [torch.cat(losses) for losses in each]
 
 
@@ -246,12 +246,12 @@ def played_apart(algorithm, fed, state):
 def test_a_cohort_without_examples_changes_nothing_to_what_is_no_number(algorithm):
     """As an own partition may leave clients: their shares were 0 / 0."""
     fed = make_federation((0, 9))
-    alone, log = dataclasses.replace(fed, members=np.array([0])), Log()
+    alone, log = dataclasses.replace(fed, participants=np.array([0])), Log()
     how = {"round": 0, "seed": 0, "cohort": 1}
     state, report = play_round(algorithm, alone, begun(algorithm, fed), **how)
     assert all(t.isfinite().all() for t in state.flat().values()) and report.losses.isnan().all()
     _, both = play_round(algorithm, fed, state, round=1, seed=0, cohort=2)
-    assert log.report(2, both, fed.ids) == float(both.losses[both.rows == 1])
+    assert log.report(2, both, fed.ids) == float(both.losses[both.clients == 1])
 
 
 def test_a_phases_loss_is_that_on_raw_examples(played):
@@ -264,15 +264,15 @@ def test_a_phases_loss_is_that_on_raw_examples(played):
 class Beside(alg.FedAvg):
     """A model of each client's own, trained by FedAvg's loss, as somebody writes it first."""
 
-    reads_examples = True
-    keeps = ("own.",)
+    predicts_from_inputs = True
+    local = ("own.",)
 
-    def leaves(self, fed, seed):
-        model = alg.FedAvg.leaves(self, fed, seed)
+    def init_params(self, fed, seed):
+        model = alg.FedAvg.init_params(self, fed, seed)
         return {**model, **add_prefix(model, "own.")}
 
     def phases(self):
-        return self.phase(side="shared"), self.phase(train=("own.",), loss="personal")
+        return self.phase(scope="shared"), self.phase(train=("own.",), loss="personal")
 
     def personal(self, net, params, ctx, batch):
         return alg.FedAvg.loss(self, net, select_prefix(params, "own."), ctx, batch)
@@ -286,8 +286,10 @@ def test_a_second_model_is_trained_on_examples_unless_it_asks_for_something_else
 
 def test_predictions_are_distributions_and_the_same_for_everybodys_tests(played):
     algorithm, fed, state, _ = played
-    state = algorithm.assign_models(fed, state)
-    code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(len(fed.test.y))))
+    state = algorithm.assign_clusters(fed, state)
+    code = algorithm.shared_forward(
+        fed.net, state.server_params, fed.test.inputs(torch.arange(len(fed.test.y)))
+    )
     everywhere = fedlib.engine.evaluate_everywhere(fed, algorithm, state)
     for row in range(3):
         said = algorithm.predict(fed.net, *parts_of(fed, algorithm, state, row), code)
@@ -310,14 +312,14 @@ def test_who_predicts_alike_is_asked_once_about_everybodys_tests(monkeypatch, na
     state, _ = play(algorithm, fed)
     if name == "IFCA":  # whose clients settle for two clusters
         fit = torch.tensor([[0.0, 1.0], [1.0, 0.0]])[[0, 1, 1, 0, 1]]
-        state = dataclasses.replace(state, memory={**state.memory, FIT: fit})
+        state = dataclasses.replace(state, memory={**state.server_memory, FIT: fit})
     scored = fedlib.engine.evaluate_everywhere(fed, algorithm, state)
     asked, there = [], evaluating.evaluate
     seen = lambda f, a, s, t, e: asked.append((t.sizes > 0).sum()) or there(f, a, s, t, e)  # noqa: E731
     monkeypatch.setattr(evaluating, "evaluate", seen)
     assert scored.tolist() == fedlib.engine.evaluate_everywhere(fed, algorithm, state).tolist()
     assert asked == [ASKED[name]]
-    everyone = lambda fed, *_: (np.arange(fed.clients),) * 2  # noqa: E731
+    everyone = lambda fed, *_: (np.arange(fed.num_clients),) * 2  # noqa: E731
     monkeypatch.setattr(evaluating, "_alike", everyone)
     assert scored.tolist() == fedlib.engine.evaluate_everywhere(fed, algorithm, state).tolist()
 
@@ -327,7 +329,7 @@ def test_a_prediction_that_takes_nothing_but_a_dict_is_asked_of_everyone():
         def predict(self, net, params, ctx, code):
             return Prediction.single(net.logp(params | {}, code["x"]))
 
-        def encode(self, net, shared, x):
+        def shared_forward(self, net, shared, x):
             return {"x": x}
 
     fed = make_federation()
@@ -338,24 +340,34 @@ def test_a_prediction_that_takes_nothing_but_a_dict_is_asked_of_everyone():
 
 
 # These count by hand, and so do their tests.
-COUNTED = alg.PrunedFedMix, alg.Densities, alg.IFCA, alg.FedGH, alg.PMMoE, alg.SecureSum, alg.FedAMP
+COUNTED = (
+    alg.PrunedFedMix,
+    alg.VAEDensity,
+    alg.IFCA,
+    alg.FedGH,
+    alg.PMMoE,
+    alg.SecureSum,
+    alg.FedAMP,
+)
 
 
 def test_no_local_leaf_is_ever_sent_and_bytes_are_those_of_the_tensors(played):
     algorithm, fed, state, report = played
-    assert not set(report.messages) & set(state.local) and not set(state.shared) & set(state.local)
-    assert set(report.weights) <= set(state.shared)
+    assert not set(report.messages) & set(state.client_params) and not set(
+        state.server_params
+    ) & set(state.client_params)
+    assert set(report.weights) <= set(state.server_params)
     for name in report.weights:
-        assert report.messages[name].shape == (3, *state.shared[name].shape)
-    for name, leaf in state.local.items():
-        assert leaf.shape[0] == fed.clients and algorithm.is_local(name)
-    for values in algorithm.observe(fed, state).values():  # which fit the log
+        assert report.messages[name].shape == (3, *state.server_params[name].shape)
+    for name, leaf in state.client_params.items():
+        assert leaf.shape[0] == fed.num_clients and algorithm.is_local(name)
+    for values in algorithm.log_metrics(fed, state).values():  # which fit the log
         assert values.ndim <= 2 and values.isfinite().all()
     assert all(t.dtype == torch.float32 for t in report.messages.values())
     if isinstance(algorithm, COUNTED):
         return
-    asks = algorithm.federates or isinstance(algorithm, alg.Newcomers)
-    down = 3 * sum(t.nbytes for t in state.shared.values()) if asks else 0
+    asks = algorithm.communicates or isinstance(algorithm, alg.NewClients)
+    down = 3 * sum(t.nbytes for t in state.server_params.values()) if asks else 0
     up = sum(t.nbytes for t in report.messages.values()) if asks else 0
     assert (int(report.download.sum()), int(report.upload.sum())) == (down, up)
 
@@ -376,22 +388,26 @@ def test_a_round_leaves_what_it_was_given_and_clients_outside_alone(played):
     algorithm, fed, state, _ = played
     kept = copy.deepcopy(state)
     after, report = play_round(algorithm, fed, state, round=9, seed=0, cohort=1)
-    for group in ("shared", "optimizer", "memory"):
+    for group in ("server_params", "server_optimizer", "server_memory"):
         assert equal(getattr(kept, group), getattr(state, group))
     moved = any(not torch.equal(kept.flat()[n], t) for n, t in after.flat().items())
     assert moved == bool(algorithm.phases())
-    assert algorithm.federates or (not report.messages and equal(after.shared, kept.shared))
-    away = [row for row in range(3) if row not in report.rows]
+    assert algorithm.communicates or (
+        not report.messages and equal(after.server_params, kept.server_params)
+    )
+    away = [row for row in range(3) if row not in report.clients]
     assert len(away) == 2
-    rows = kept.local | {n: t for n, t in kept.memory.items() if n.startswith("clients/")}
-    now = after.local | after.memory
+    rows = kept.client_params | {
+        n: t for n, t in kept.server_memory.items() if n.startswith("clients/")
+    }
+    now = after.client_params | after.server_memory
     assert all(torch.equal(now[n][away], t[away]) for n, t in rows.items())
 
 
 def test_a_state_survives_being_stored(played):
     algorithm, fed, state, _ = played
     again = State.from_flat(load(save(state.flat())))  # save refuses tensors that share memory
-    groups = ("shared", "local", "optimizer", "memory")
+    groups = ("server_params", "client_params", "server_optimizer", "server_memory")
     assert all(equal(getattr(state, g), getattr(again, g)) for g in groups)
     first = begun(algorithm, fed)
     save(first.flat())

@@ -16,7 +16,7 @@ from fedlib import algorithms as alg
 from fedlib.engine import EarlyStop, costs, evaluate, train
 from fedlib.engine.batches import make_plan
 from fedlib.federation import NOTHING, CropFlip, Precomputed
-from fedlib.models import MLP, LeNet, Net
+from fedlib.models import MLP, FunctionalModel, LeNet
 
 
 def plain(image, noise, padding):
@@ -114,7 +114,7 @@ def test_evaluation_sees_images_as_they_are():
     for table in ("train", "validation", "test"):
         one, other = (evaluate(f, FedAvg(), state, getattr(f, table)) for f in (fed, same))
         np.testing.assert_array_equal(one.nll, other.nll)
-    whole, plain_whole = (f.train.whole(torch.arange(3)).x for f in (fed, same))
+    whole, plain_whole = (f.train.all_examples(torch.arange(3)).x for f in (fed, same))
     assert torch.equal(whole, plain_whole)
     held_out = MatchedHoldout(100, 10, 10)
     task = Task("digits", IID(3, 20), MLP(hidden=(5,)), held_out, augment=CropFlip(1))
@@ -134,7 +134,7 @@ ALGORITHMS = (
     alg.MOON(**FOUR, epochs=2),
     alg.FedCP(**FOUR, epochs=2),
     alg.FedBABU(**FOUR),
-    *(alg.Newcomers(of=of, **LATER | {"client": of.client}) for of in OF),
+    *(alg.NewClients(of=of, **LATER | {"client": of.client}) for of in OF),
     *(alg.PMMoE(of=of, **THREE) for of in (alg.FedPer(), alg.LGFedAvg(), alg.FedCP(), alg.DBE())),
     alg.PMMoE(of=alg.FedPer(), **THREE, denoise=0.4),
     alg.Mixture(**LATER),
@@ -146,11 +146,11 @@ ALGORITHMS = (
 def trained(algorithm, fed, rounds=2, **how):
     """The end and last report of rounds that begin where no two clients are the same."""
     first = alg.FedAvg().init(fed, 0) if isinstance(algorithm, alg.Mixture) else None
-    if isinstance(algorithm, alg.Newcomers | alg.PMMoE):
+    if isinstance(algorithm, alg.NewClients | alg.PMMoE):
         first = scatter(algorithm.of.init(fed, 0))
     state = scatter(algorithm.init(fed, 0, first), 1, 0.1)
     if isinstance(algorithm, alg.PMMoE):  # its marks of experts left out are no numbers
-        state.local["kept.experts"] = torch.ones(fed.clients, fed.clients)
+        state.client_params["kept.experts"] = torch.ones(fed.num_clients, fed.num_clients)
     return play(algorithm, fed, rounds, state=state, **how)
 
 
@@ -182,7 +182,7 @@ def asked(algorithm, fed):
         return computed[-1][1]
 
     def together(algorithm, cohort, *args):
-        chunks.append(len(cohort.rows))
+        chunks.append(len(cohort.clients))
         return there[1](algorithm, cohort, *args)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -207,9 +207,11 @@ def test_a_cohorts_weights_wait_in_memory_only_if_they_are_few(monkeypatch, conv
 
 def test_every_example_is_asked_once_in_large_batches(monkeypatch):
     fed = make_federation((120, 0, 40), model=LENET, shape=(12, 12, 1))
-    said, there = [], Net.features
+    said, there = [], FunctionalModel.features
     seen = lambda x: said.append(len(x) * (not torch.is_grad_enabled()))  # noqa: E731
-    monkeypatch.setattr(Net, "features", lambda net, w, x, *b: seen(x) or there(net, w, x, *b))
+    monkeypatch.setattr(
+        FunctionalModel, "features", lambda net, w, x, *b: seen(x) or there(net, w, x, *b)
+    )
     play(alg.FedRep(**FOUR), fed, 1)
     assert sorted(n for n in said if n > 3) == [40, 120]  # no dry run, nor what is asked first
 
@@ -241,6 +243,6 @@ def test_early_stopping_on_the_loss_knows_validation_examples_too(convolutional)
     seen, held, _ = asked(alg.Mixture(**LATER), convolutional)
     assert len(seen) == len(held) == 4 and not any(s.replace for s in seen)
     assert all(h.extra["log_p"].shape == (1, 6, 1) for h in held) and "log_p" in seen[0].extra
-    (seen,), none, _ = asked(alg.Newcomers(of=alg.FedPer(), **LATER), convolutional)
+    (seen,), none, _ = asked(alg.NewClients(of=alg.FedPer(), **LATER), convolutional)
     assert seen.replace and not none  # which watches predictions
     assert not any(map(any, asked(alg.Local(), convolutional)[0]))

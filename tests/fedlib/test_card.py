@@ -8,13 +8,15 @@ from small import TASK
 
 from benchmarks.card import DEVICE, card, placed
 from fedlib.engine import play_round
-from fedlib.runs import Experiment
-from fedlib.runs.run import How, Training
+from fedrun import Experiment
+from fedrun.train import RunOptions, Training
 
 
 def scored(algorithm, fed, chunk=None):
     """The metrics of two scored rounds of all clients."""
-    training = Training(Experiment(TASK, algorithm, 2, cohort=3, evaluate_every=1), fed, How())
+    training = Training(
+        Experiment(TASK, algorithm, 2, cohort=3, evaluate_every=1), fed, RunOptions()
+    )
     training.state = state = begun(algorithm, fed)
     for t in range(2):
         how = {"round": t, "seed": 0, "cohort": 3, "chunk": chunk, "score": True}

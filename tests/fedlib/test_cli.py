@@ -8,11 +8,12 @@ import pytest
 from cases import refused
 from small import AVG, BAD, MIX, TASK, play, running
 
-from fedlib import Experiment, FedAvg, adam
+from fedlib import FedAvg, adam
 from fedlib import data as datasets
-from fedlib.cli import main
-from fedlib.runs import export, find, store
 from fedlib.values import to_dict
+from fedrun import Experiment, find_result, store
+from fedrun.cli import main
+from fedrun.results import export
 
 TWO = f"Experiment({TASK}, FedMix(experts=2), rounds=2, cohort=1.0, seed=4)"
 HERE = ["--device", "cpu"]
@@ -40,17 +41,19 @@ def test_run_trains_what_it_is_given(ask, write, how):
     spec = write("spec.json", json.dumps(to_dict(AVG)))
     given = {"code": repr(AVG), "spec": spec}[how]
     code, said, _ = ask("run", given, "--plan")
-    assert code == 0 and said.startswith(f"{AVG.key}  missing  {AVG}\n") and find(AVG) is None
+    assert (
+        code == 0 and said.startswith(f"{AVG.key}  missing  {AVG}\n") and find_result(AVG) is None
+    )
     code, said, _ = ask("run", given, *HERE)
-    assert code == 0 and find(AVG) is not None
+    assert code == 0 and find_result(AVG) is not None
     assert f"key {AVG.key}" in said and "test accuracy" in said
     assert ask("run", given, "--plan")[1].startswith(f"{AVG.key}  stored ")
 
 
 def test_the_accuracy_that_is_told_is_that_of_the_state_that_was_kept(ask):
-    kept = Experiment(TASK, FedAvg(batch_size=5, client=adam(0.05)), 8, 4, 0, 2, keep="best")
+    kept = Experiment(TASK, FedAvg(batch_size=5, client=adam(0.05)), 8, 4, 0, 2, select="best")
     result = play(kept)
-    end, last = result.ended("test_accuracy"), result.curve("test_accuracy")[8]
+    end, last = result.final("test_accuracy"), result.curve("test_accuracy")[8]
     assert f"{end:.4f}" != f"{last:.4f}", "the last round would prove nothing"
     assert ask("run", repr(kept), *HERE)[1].split()[-1] == f"{end:.4f}"
 
@@ -71,7 +74,7 @@ def test_a_sweep_file_is_specs_or_lines(ask, write):
         assert code == 0 and said.endswith("2 experiments, 1 stored\n")
         assert f"{AVG.key}  stored   {AVG}" in said and f"{MIX.key}  missing  {MIX}" in said
     code, said, _ = ask("sweep", lines, *HERE)
-    assert code == 0 and find(MIX) is not None and MIX.key[:8] in said
+    assert code == 0 and find_result(MIX) is not None and MIX.key[:8] in said
     wrong = [write("runs.txt", AVG, "Experiment("), write("specs.json", "[{]"), write("none.txt")]
     none, wrong = "there is no experiment in '", [*wrong, ""]
     complaints = "line 2: not the code of a value", "line 1 column 3", f"{none}/", f"{none}'"
@@ -121,7 +124,7 @@ def test_a_diverged_run_is_code_1_and_one_message(ask, write):
     code, _, err = ask("run", repr(BAD), "--retry", *HERE)
     assert code == 1 and "round 0" in err
     code, _, err = ask("sweep", write("runs.txt", BAD, AVG), *HERE)
-    assert code == 1 and "1 of 2 runs failed" in err and find(AVG) is not None
+    assert code == 1 and "1 of 2 runs failed" in err and find_result(AVG) is not None
 
 
 def test_no_cluster_is_code_1_and_one_message(ask, monkeypatch):

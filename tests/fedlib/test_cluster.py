@@ -15,8 +15,9 @@ from small import AVG, BAD, MIX, TASK, bits, go
 from test_sweep import TUNINGS
 
 from fedlib.algorithms import Local
-from fedlib.runs import Experiment, cluster, find, store
-from fedlib.runs.sweep import SweepFailed
+from fedrun import Experiment, find_result, store
+from fedrun import ray as cluster
+from fedrun.sweeps import SweepFailed
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
@@ -25,7 +26,7 @@ if not Path("/proc/self/environ").exists():
 
 SEEDS = [dataclasses.replace(AVG, seed=seed) for seed in (1, 2, 3)]
 LONG = [dataclasses.replace(AVG, rounds=3000, evaluate_every=1000, seed=seed) for seed in (8, 9)]
-SECOND = Experiment(TASK, Local(batch_size=5), 2, cohort=2, evaluate_every=2, after=LONG[0])
+SECOND = Experiment(TASK, Local(batch_size=5), 2, cohort=2, evaluate_every=2, first_stage=LONG[0])
 NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
 
 
@@ -121,7 +122,7 @@ def begun(experiment):
 
 
 def segments(experiment):
-    return [s["rounds"] for s in find(experiment).provenance["segments"]]
+    return [s["rounds"] for s in find_result(experiment).provenance["segments"]]
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from playing import equal
 from small import TASK, Rounds, interrupted, play, undisturbed
 from small import bits as bits_of
 
-from fedlib import CohortEarlyStop, LocalHoldout, OptOut, adam, run_with_state, simulate
+from fedlib import LocalHoldout, OptOut, adam
 from fedlib.algorithms import FedAvg, LastClient, Local
 from fedlib.engine import State, evaluate, play_round
-from fedlib.runs import Experiment, find, store
+from fedrun import CohortEarlyStop, Experiment, find_result, run_with_state, simulate, store
 
 SHORT = CohortEarlyStop(patience=2)
 STOPPING = Experiment(
@@ -40,9 +40,9 @@ def plain(experiment):
         if t % e.evaluate_every and t < e.rounds:
             continue
         judged = began if stop.before_update else state
-        judged = algorithm.assign_models(fed, judged, for_selection=True)
+        judged = algorithm.assign_clusters(fed, judged, for_selection=True)
         nll = evaluate(fed, algorithm, judged, fed.validation).nll
-        checks[t] = sum(nll[row] for row in report.rows) / len(report.rows)
+        checks[t] = sum(nll[row] for row in report.clients) / len(report.clients)
         waited += 1
         if checks[t] < best:
             best, waited = checks[t], 0
@@ -73,7 +73,7 @@ def test_the_model_that_is_judged_is_the_cohorts_of_that_round():
     fed = TASK.build(0, "cpu")
     for moment in simulate(STOPPING, device="cpu"):
         if moment.report is not None:
-            one, two = fed.ids[moment.report.rows]
+            one, two = fed.ids[moment.report.clients]
             mean = (nll[moment.round, one] + nll[moment.round, two]) / 2
             assert result.curve("cohort_validation_nll")[moment.round] == pytest.approx(mean)
     assert moment.round == max(result.curve("train_loss")) < STOPPING.rounds
@@ -91,12 +91,12 @@ def test_an_interrupted_run_stops_with_the_same_bits(experiment, at, rounds, tmp
 
 def test_a_stopped_run_is_complete_served_and_followed(rounds):
     first = play(STOPPING)
-    made, played = find(STOPPING), rounds.played
+    made, played = find_result(STOPPING), rounds.played
     assert made is not None and made.metrics.equals(first.metrics)
     assert played == made.provenance["segments"][-1]["rounds"][1] < STOPPING.rounds
     assert play(STOPPING).metrics.equals(first.metrics) and rounds.played == played
-    tuned = play(replace(STOPPING, algorithm=Local(batch_size=5), stop=None, after=STOPPING))
-    kept = first.ended("test_accuracy")
+    tuned = play(replace(STOPPING, algorithm=Local(batch_size=5), stop=None, first_stage=STOPPING))
+    kept = first.final("test_accuracy")
     assert tuned.curve("test_accuracy")[0] == pytest.approx(kept, abs=1e-6)
     # A longer run does not go on from one that has stopped.
     longer = replace(STOPPING, rounds=40)
@@ -111,7 +111,7 @@ def test_metrics_that_end_before_any_run_could_have_stopped_are_damaged():
     short = metrics.filter(np.array(metrics["round"]) <= 1)
     store.RunFolder(STOPPING).write_metrics(short)
     with pytest.warns(store.DamagedWarning, match="ends before round 3"):
-        assert find(STOPPING) is None
+        assert find_result(STOPPING) is None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_rule_by_hand(losses, found):
     assert SHORT.best(losses) == found
 
 
-@pytest.mark.parametrize("change", [{"keep": "best"}, {"evaluate_every": 0}])
+@pytest.mark.parametrize("change", [{"select": "best"}, {"evaluate_every": 0}])
 def test_a_stop_that_cannot_check_or_is_one_of_two_rules_is_refused(change):
     with pytest.raises(ValueError, match="stop keeps the best of its own checks"):
         replace(STOPPING, **change)
@@ -136,7 +136,7 @@ def test_a_stop_that_cannot_check_or_is_one_of_two_rules_is_refused(change):
 
 def test_without_validation_examples_nothing_is_trained(rounds):
     nobody = replace(TASK, held_out=LocalHoldout(test=0.2, validation=0.0))
-    for change in ({}, {"stop": None, "keep": "best_trained"}):
+    for change in ({}, {"stop": None, "select": "best_trained"}):
         with pytest.raises(ValueError, match="no validation examples"):
             play(replace(STOPPING, task=nobody, **change))
     assert not rounds.played
@@ -158,28 +158,30 @@ WORSE = Experiment(TASK, FedAvg(batch_size=5, client=adam(3.0)), 4, 2, evaluate_
 
 def test_best_trained_is_never_the_initial_state():
     """With so large a rate round 0 has the least loss; it is the best, but trained by nobody."""
-    first, trained = (run_with_state(replace(WORSE, keep=k)) for k in ("best", "best_trained"))
+    first, trained = (run_with_state(replace(WORSE, select=k)) for k in ("best", "best_trained"))
     rows = trained[0].select("validation_nll").to_pandas()
     means = rows.groupby("round")["value"].mean()
     assert means.idxmin() == 0
     assert first[0].curve("kept_round")[4] == 0
     assert trained[0].curve("kept_round")[4] == means.drop(0).idxmin()
     initial = WORSE.algorithm.init(TASK.build(0, "cpu"), 0)
-    assert equal(first[1].shared, initial.shared)
-    assert not equal(trained[1].shared, initial.shared)
+    assert equal(first[1].server_params, initial.server_params)
+    assert not equal(trained[1].server_params, initial.server_params)
 
 
 def test_best_trained_is_the_best_where_training_helps():
-    usual = replace(WORSE, algorithm=FedAvg(batch_size=5), keep="best")
-    best, trained = (run_with_state(replace(usual, keep=k)) for k in ("best", "best_trained"))
+    usual = replace(WORSE, algorithm=FedAvg(batch_size=5), select="best")
+    best, trained = (run_with_state(replace(usual, select=k)) for k in ("best", "best_trained"))
     assert best[0].experiment.key != trained[0].experiment.key
     assert best[0].metrics.equals(trained[0].metrics)
-    assert all(torch.equal(best[1].shared[n], t) for n, t in trained[1].shared.items())
+    assert all(
+        torch.equal(best[1].server_params[n], t) for n, t in trained[1].server_params.items()
+    )
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_best_trained_resumes_to_the_same_bits(at, tmp_path):
-    experiment = replace(WORSE, keep="best_trained", evaluate_every=1)
+    experiment = replace(WORSE, select="best_trained", evaluate_every=1)
     straight = undisturbed(experiment, tmp_path)
     interrupted(experiment, at)
     play(experiment)

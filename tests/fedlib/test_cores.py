@@ -16,10 +16,11 @@ from conftest import LENET, make_federation
 from playing import FAST, begun, equal, play
 from small import TASK
 
-from fedlib import Experiment, adam, cores, run_with_state, sgd
+from fedlib import adam, parallel, sgd
 from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedGH, FedMix, FedRep, Local
-from fedlib.cores import all_cores, parallel_map, sendable
 from fedlib.engine import TrainingDiverged
+from fedlib.parallel import all_cores, map_chunks, picklable_error
+from fedrun import Experiment, run_with_state
 
 CPU = torch.device("cpu")
 
@@ -33,8 +34,8 @@ def forks(monkeypatch):
         made.append(fork())
         return made[-1]
 
-    monkeypatch.setattr(cores, "MIN_SECONDS", 0.0)
-    monkeypatch.setattr(cores, "_pace", {})
+    monkeypatch.setattr(parallel, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(parallel, "_pace", {})
     monkeypatch.setattr(os, "fork", noted)
     yield made
     torch.set_num_threads(1)
@@ -58,7 +59,7 @@ def on(threads, play, cohort=1.0):
 
 ENDING = """
 import torch
-from fedlib.cores import all_cores, in_order
+from fedlib.parallel import all_cores, in_order
 
 a, some = torch.ones(300, 300), [torch.ones(64, 64)] * 4
 for _ in range(150):
@@ -105,7 +106,7 @@ def test_rounds_have_the_same_bits_on_any_number_of_cores(forks, algorithm, chun
 
 def test_a_run_of_two_stages_has_the_same_bits(forks, tmp_path, monkeypatch):
     first = Experiment(replace(TASK, model=LENET), FedAvg(server=adam(0.01), **FAST), 2, cohort=3)
-    last = replace(first, algorithm=Local(**FAST), after=first, cohort=4)
+    last = replace(first, algorithm=Local(**FAST), first_stage=first, cohort=4)
     results = []
     for threads in (1, 2):
         monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / str(threads)))
@@ -127,7 +128,7 @@ def test_work_is_shared_out_and_comes_back_once(forks):
         return doubled(i)
 
     def all_of_it():
-        return dict(parallel_map(work, range(12), "test"))
+        return dict(map_chunks(work, range(12), "test"))
 
     found = on(3, all_of_it)
     assert {i: int(f["twice"]) for i, f in found.items()} == {i: 2 * i for i in range(12)}
@@ -136,10 +137,10 @@ def test_work_is_shared_out_and_comes_back_once(forks):
 
 def test_little_work_stays_here(forks, monkeypatch):
     def alone(threads, items, **how):
-        return on(threads, lambda: [*parallel_map(doubled, items, "test")], **how)
+        return on(threads, lambda: [*map_chunks(doubled, items, "test")], **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cores, "MIN_SECONDS", 60.0)
+        patch.setattr(parallel, "MIN_SECONDS", 60.0)
         assert len(alone(3, range(9))) == 9
         assert len(alone(3, [])) == 0 and len(alone(3, [1])) == 1
     alone(3, range(9), cohort=1)
@@ -170,7 +171,7 @@ def test_the_first_error_comes_as_from_a_loop(forks, raised, expected):
         return i
 
     with pytest.raises((expected, Unpicklable), match="client 1") as caught:
-        on(2, lambda: seen.extend(parallel_map(fails, range(5), "test")))
+        on(2, lambda: seen.extend(map_chunks(fails, range(5), "test")))
     assert seen == [(0, 0)]
     if isinstance(caught.value, TrainingDiverged):
         assert caught.value.clients == (1,)
@@ -182,7 +183,7 @@ def test_an_error_reaches_another_process_with_the_place_that_it_came_from():
         try:
             raise error
         except Exception as caught:
-            sent = pickle.loads(pickle.dumps(sendable(caught)))
+            sent = pickle.loads(pickle.dumps(picklable_error(caught)))
         assert type(sent) is (ValueError if isinstance(error, ValueError) else RuntimeError)
         assert str(error) in str(sent) and "test_cores.py" in str(sent.__cause__)
 
@@ -196,13 +197,13 @@ def test_a_copy_that_is_killed_is_an_error(forks):
         time.sleep(0.5 * bool(i))
 
     with pytest.raises(RuntimeError, match="exit code -9"):
-        on(2, lambda: [*parallel_map(killed, range(4), "test")])
+        on(2, lambda: [*map_chunks(killed, range(4), "test")])
 
 
 ORPHANED = """
 import os, sys, time, torch
 from fedlib import cores
-from fedlib.runs.sweep import Processes
+from fedrun.sweeps import Processes
 
 def work(i):
     os.write(1, b"%d\\n" % os.getpid())
@@ -257,7 +258,7 @@ def test_tensors_of_every_kind_come_back_as_they_are(forks):
         time.sleep(0.2 * (i > 0 and os.getpid() == here))
         return every
 
-    for _, found in on(2, lambda: [*parallel_map(work, range(6), "test")]):
+    for _, found in on(2, lambda: [*map_chunks(work, range(6), "test")]):
         for t, back in zip(every, found, strict=True):
             assert (back.dtype, back.shape, back.layout) == (t.dtype, t.shape, t.layout)
             assert torch.equal(back.to_dense(), t.to_dense())
@@ -271,7 +272,7 @@ def test_where_no_process_can_be_made_the_work_is_done_here(forks, monkeypatch):
     for owner, name in ((os, "fork"), (multiprocessing.get_context("fork"), "Value")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, lambda *_: refused())
-            found = dict(on(3, lambda: [*parallel_map(doubled, range(9), "test")]))
+            found = dict(on(3, lambda: [*map_chunks(doubled, range(9), "test")]))
         assert {i: int(f["twice"]) for i, f in found.items()} == {i: 2 * i for i in range(9)}
 
 
@@ -284,7 +285,7 @@ def test_an_interrupt_leaves_no_process(forks):
         time.sleep(60.0 * bool(i))
 
     with pytest.raises(KeyboardInterrupt):
-        on(3, lambda: [*parallel_map(interrupted, range(9), "test")])
+        on(3, lambda: [*map_chunks(interrupted, range(9), "test")])
     assert len(forks) == 2
 
 
@@ -302,6 +303,6 @@ def test_ctrl_c_is_heard_here_only(forks):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            on(2, lambda: [*parallel_map(pressed, range(4), "test")])
+            on(2, lambda: [*map_chunks(pressed, range(4), "test")])
     finally:
         signal.signal(signal.SIGINT, before)

@@ -30,22 +30,18 @@ from benchmarks.robustness import child
 from fedlib import (
     IID,
     MLP,
-    ByColumn,
-    Experiment,
     FastText,
     HoldoutByColumn,
     LeNet,
     LocalHoldout,
+    NaturalPartition,
     Rotated,
     Task,
-    run,
-    simulate,
-    tiny,
 )
 from fedlib import data as datasets
 from fedlib.algorithms import FedMix
 from fedlib.data import DatasetError, cache, parquet
-from fedlib.runs import StoreError
+from fedrun import Experiment, StoreError, run, simulate, tiny
 
 pytestmark = pytest.mark.usefixtures("places")
 
@@ -246,8 +242,9 @@ def test_arrays_come_back_under_their_name_in_every_process():
 
 NAMED = """
 import numpy as np, sys
-from fedlib import CSV, MLP, ByColumn, Experiment, FedAvg, LocalHoldout, Task, data, run, value
-from fedlib.cli import main
+from fedlib import CSV, MLP, NaturalPartition, FedAvg, LocalHoldout, Task, data, value
+from fedrun import Experiment, run
+from fedrun.cli import main
 
 @value
 class Gr\u00f6\u00dfe(FedAvg):
@@ -256,7 +253,7 @@ class Gr\u00f6\u00dfe(FedAvg):
 
 x, where = np.random.default_rng(0).normal(size=(40, 2)), ["Zo\u00eb", "\u674e"] * 20
 data.add("mine", (x, np.arange(40) // 2 % 2, {"S\u00fcd": where}), class_names=["\u2713", "no"])
-task = Task("mine", ByColumn("S\u00fcd"), MLP((4,)), LocalHoldout())
+task = Task("mine", NaturalPartition("S\u00fcd"), MLP((4,)), LocalHoldout())
 e = Experiment(task, Gr\u00f6\u00dfe(), rounds=1, cohort=2)
 run(e, progress=False, callbacks=[CSV(sys.argv[1])])
 sys.exit(main(["runs"]))
@@ -315,14 +312,14 @@ def test_numbers_are_scaled_by_those_that_are_trained_on(shape, model):
     tests = 9 + x[:30], y[:30], {"ward": y[:30] % 2}
     data = datasets.add("mine", (x, y, {"ward": y % 2}), tests)
     assert data.train.features.dtype == np.float32 and data.shape == shape
-    fed = Task("mine", ByColumn("ward"), model, LocalHoldout(merge=True)).build(0)
-    assert fed.clients == 2
+    fed = Task("mine", NaturalPartition("ward"), model, LocalHoldout(merge=True)).build(0)
+    assert fed.num_clients == 2
     seen = fed.train.inputs(torch.arange(90)).double().numpy()
     if len(shape) == 3:
         seen = np.moveaxis(seen, 1, -1)
     axes = tuple(range(x.ndim - 1))
     both = np.concatenate([x, tests[0]]).astype(np.float32).astype(float)
-    held = both[fed.train.flat.numpy()]
+    held = both[fed.train.indices.numpy()]
     assert len(held) < 70
     mean, std = held.mean(axes), held.std(axes)
     expected = (both - mean) / np.where(std > 1e-6 * abs(mean), std, 1)
@@ -345,7 +342,7 @@ def test_numbers_that_are_not_to_be_scaled_stay_what_they_were():
 def test_numbers_and_tokens_are_trained_on_by_who_has_them(x, model):
     labels = np.arange(60) % 3
     datasets.add("mine", (x, labels, {"ward": np.repeat(["b", "a", "c"], 20)}))
-    task = Task("mine", ByColumn("ward"), model, LocalHoldout(test=0.2, validation=0.2))
+    task = Task("mine", NaturalPartition("ward"), model, LocalHoldout(test=0.2, validation=0.2))
     found = run(Experiment(task, FedMix(experts=2), rounds=2, cohort=3), progress=False)
     assert np.isfinite(found.metrics["value"].to_numpy()).all()
     other = FastText(9, 4) if isinstance(model, MLP) else MLP((5,))
@@ -375,7 +372,7 @@ def test_whose_an_example_is_must_be_told_of_everyone(tmp_path):
     for ward in (np.where(np.arange(60) == 7, np.nan, 3.0), ["b"] * 7 + [" "] + ["a"] * 52):
         datasets.add("mine", (x, y, {"ward": ward}))
         with pytest.raises(ValueError, match="row 7 of 'ward' holds no value"):
-            Task("mine", ByColumn("ward"), MLP((5,)), LocalHoldout()).build(0)
+            Task("mine", NaturalPartition("ward"), MLP((5,)), LocalHoldout()).build(0)
     names = pd.Series(["north", "south", "west"] * 20)
     for ward in (names, names.astype("category"), names.astype(object), names.astype("string")):
         assert datasets.add("mine", (x, y, {"ward": ward})).train.columns["ward"][1] == "south"
@@ -388,7 +385,7 @@ def test_a_column_of_dates_holds_out_the_latest_however_they_are_written():
     moments = [days.dt.tz_localize("Europe/Paris"), days.dt.date, days.astype(str)]
     for when in (days, *moments, days.dt.day_of_year + 366 * days.dt.year):
         datasets.add("mine", (x, y, {"ward": y % 2, "when": when}))
-        task = Task("mine", ByColumn("ward"), MLP((5,)), HoldoutByColumn(time="when"))
+        task = Task("mine", NaturalPartition("ward"), MLP((5,)), HoldoutByColumn(time="when"))
         parts = [part.flat for part in task.divide(0).parts.values()]
         for ward in (0, 1):
             train, validation, test = (days.iloc[p[y[p] % 2 == ward]] for p in parts)
@@ -506,7 +503,7 @@ def nowhere(user):
         os.setuid(user)
     said = [
         str(len([*simulate(tiny)])),
-        str(len([*fedlib.inventory()])),
+        str(len([*fedrun.list_runs()])),
         str(len(datasets.names())),
     ]
     for wish in (lambda: run(tiny, progress=False), lambda: datasets.add("mine", some())):

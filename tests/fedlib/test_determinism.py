@@ -17,11 +17,11 @@ from test_modules import NORMED
 import fedlib.algorithms
 from benchmarks.determinism.deviation import Deviation, compare, distance
 from benchmarks.determinism.subjects import subjects
-from fedlib import GPFL, Experiment, FedAvg, FedBN, FedMix, Local, run, run_with_state
+from fedlib import GPFL, FedAvg, FedBN, FedMix, Local
 from fedlib.engine import EarlyStop, State, play_round
 from fedlib.engine.costs import CACHE_BYTES, chunk_of, numbers
-from fedlib.models import MLP, Net
-from fedlib.runs import provenance
+from fedlib.models import MLP, FunctionalModel
+from fedrun import Experiment, provenance, run, run_with_state
 
 FAST = {"batch_size": 4, "epochs": 2}
 STOPPING = Local(stop=EarlyStop(every=1, patience=1), **FAST)
@@ -33,7 +33,7 @@ def on(kind):
         "convolutional": lambda: make_federation(SIZES, model=LENET, shape=(12, 12, 1)),
         "dropout": lambda: make_federation(SIZES, model=DROPS, shape=SHAPE),
         "normed": lambda: make_federation(SIZES, model=NORMED),
-        "text": lambda: replace(texts(), net=Net(TEXTS[0], (10,), 3)),
+        "text": lambda: replace(texts(), net=FunctionalModel(TEXTS[0], (10,), 3)),
     }[kind]()
 
 
@@ -56,9 +56,9 @@ def without_server(algorithm, common):
     """An algorithm that is handed what a server broadcasts, and whose own server does nothing."""
     hooks = {
         "before_round": lambda self, fed, state, rows: state.with_decisions(
-            rows, algorithm.decide(fed, state, rows)
+            rows, algorithm.choose(fed, state, rows)
         ),
-        "broadcast": lambda self, fed, state: common,
+        "round_constants": lambda self, fed, state: common,
         "weights": lambda self, *args: {},
         "communication_bytes": lambda self, *args: (None, None),
         "aggregate": lambda self, fed, state, *args: state,
@@ -77,22 +77,24 @@ def test_a_client_needs_only_what_is_handed_out_and_what_it_has(kind, algorithm)
     fed, how = on(kind), {"round": 1, "seed": 0}
     state, _ = play(algorithm, fed, rounds=1)
     expected, report = play_round(algorithm, fed, copy.deepcopy(state), cohort=2, chunk=1, **how)
-    handed = algorithm.broadcast(fed, replace(state, **how))
-    for place, row in enumerate(report.rows):
-        mine = fed.permuted(report.rows[[place]])
-        own = {n: t[[row]] for n, t in state.local.items()}
-        first = algorithm.init(mine, 0) if state.memory else state
-        got = algorithm.payload(state, int(row))
-        known = State(got.shared, own, {}, {**first.memory, **got.memory}, **how)
-        decided = algorithm.decide(mine, known, torch.tensor([0]))
-        assert all(same(t[0], expected.memory[n][row]) for n, t in decided.items())
+    handed = algorithm.round_constants(fed, replace(state, **how))
+    for place, row in enumerate(report.clients):
+        mine = fed.permuted(report.clients[[place]])
+        own = {n: t[[row]] for n, t in state.client_params.items()}
+        first = algorithm.init(mine, 0) if state.server_memory else state
+        got = algorithm.download(state, int(row))
+        known = State(
+            got.server_params, own, {}, {**first.server_memory, **got.server_memory}, **how
+        )
+        decided = algorithm.choose(mine, known, torch.tensor([0]))
+        assert all(same(t[0], expected.server_memory[n][row]) for n, t in decided.items())
         _, sent = play_round(
             without_server(algorithm, handed), mine, known, cohort=1, chunk=1, **how
         )
         assert same(sent.losses[0], report.losses[place])
         assert sent.messages.keys() == report.messages.keys()
         assert all(same(t[0], report.messages[n][place]) for n, t in sent.messages.items())
-        assert all(same(t[0], expected.local[n][row]) for n, t in own.items())
+        assert all(same(t[0], expected.client_params[n][row]) for n, t in own.items())
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), CASES.values(), ids=CASES)
@@ -100,14 +102,14 @@ def test_the_order_of_rows_changes_no_bit(kind, algorithm):
     fed, order = on(kind), np.array([2, 0, 1])
     first = begun(algorithm, fed)
     moved = copy.deepcopy(first)
-    moved.local = {n: t[torch.as_tensor(order)] for n, t in moved.local.items()}
-    if any(len(t.shape) and len(t) == fed.clients for t in first.memory.values()):
+    moved.client_params = {n: t[torch.as_tensor(order)] for n, t in moved.client_params.items()}
+    if any(len(t.shape) and len(t) == fed.num_clients for t in first.server_memory.values()):
         pytest.skip("its server knows rows")
     how = {"round": 0, "seed": 0, "cohort": 2, "chunk": 1}
     straight, _ = play_round(algorithm, fed, first, **how)
     permuted, _ = play_round(algorithm, fed.permuted(order), moved, **how)
-    assert all(same(t, permuted.shared[n]) for n, t in straight.shared.items())
-    assert all(same(t[order], permuted.local[n]) for n, t in straight.local.items())
+    assert all(same(t, permuted.server_params[n]) for n, t in straight.server_params.items())
+    assert all(same(t[order], permuted.client_params[n]) for n, t in straight.client_params.items())
 
 
 def test_a_runs_provenance_has_what_the_last_bits_depend_on():

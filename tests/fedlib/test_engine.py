@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from playing import SIZES, close, equal, plain, plans_of, play, trained_alone
 from small import TASK
 
-from fedlib import Experiment, Optimizer, run, sgd, value
+from fedlib import Optimizer, sgd, value
 from fedlib.algorithms import FedAvg, FedMix, FedRep, Local, Personal, PrunedFedMix
 from fedlib.algorithms.fedmix import MEMORY
 from fedlib.engine import EarlyStop, Phase, evaluate, play_round
@@ -24,6 +24,7 @@ from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
 from fedlib.engine.train import Cohort, train_phase
 from fedlib.models import MLP, map_experts
+from fedrun import Experiment, run
 
 OPTIMIZERS = {
     "sgd": Optimizer("sgd", lr=0.1), "adam": Optimizer("adam", lr=0.01),
@@ -46,7 +47,7 @@ def test_cohort_equals_separate_trainings(model, sizes, name, chunk):
     state, _ = play_round(algorithm, fed, algorithm.init(fed, 5), **how)
     for row in range(4):
         model = fed.net.module_of(0)
-        model.load_state_dict(algorithm.leaves(fed, 5))
+        model.load_state_dict(algorithm.init_params(fed, 5))
         trained_alone(fed, algorithm, model, row, 5, 2)
         close(dict(model.named_parameters()), plain(state, row), 1e-4, 1e-5)
 
@@ -54,7 +55,10 @@ def test_cohort_equals_separate_trainings(model, sizes, name, chunk):
 def test_a_client_without_examples_keeps_its_weights():
     fed = make_federation((4, 0))
     algorithm = Local(client=OPTIMIZERS["momentum"], epochs=2, batch_size=2)
-    start, end = algorithm.init(fed, 0).local, play(algorithm, fed, 1, chunk=2)[0].local
+    start, end = (
+        algorithm.init(fed, 0).client_params,
+        play(algorithm, fed, 1, chunk=2)[0].client_params,
+    )
     assert all(torch.equal(end[n][1], start[n][1]) for n in start)
     assert not torch.equal(end["head.weight"][0], start["head.weight"][0])
 
@@ -106,7 +110,7 @@ def test_every_client_takes_as_many_steps_whatever_its_size():
     assert np.sort(passes).tolist() == [[*range(5)]] * 2
     fed = make_federation((8, 8))
     ends = [play(FedAvg(batch_size=4, **how), fed, 2)[0] for how in ({"epochs": 3}, {"steps": 6})]
-    assert equal(ends[0].shared, ends[1].shared)
+    assert equal(ends[0].server_params, ends[1].server_params)
     found = []
     for steps in (4, 3):  # the head's epochs are FedRep's own
         algorithm = FedRep(batch_size=4, head_epochs=2, steps=steps)
@@ -118,12 +122,12 @@ def test_every_client_takes_as_many_steps_whatever_its_size():
 def test_early_stopping_returns_each_clients_best_weights(keep, delta):
     fed, rows = make_federation((12, 5, 9)), torch.arange(3)
     algorithm = FedAvg()
-    leaves = algorithm.start(fed, algorithm.init(fed, 0), rows)
+    leaves = algorithm.client_params(fed, algorithm.init(fed, 0), rows)
     stop = EarlyStop(every=2, patience=3, min_delta=delta, keep=keep)
     phase = Phase(Optimizer("adam", lr=0.02), epochs=40, batch_size=4, stop=stop)
     plan = make_plan(fed.ids, fed.train.sizes, batch_size=4, epochs=40, where=(0, 0, 0))
     cohort = Cohort(fed, rows, leaves, {}, {}, torch.zeros(3))
-    together = train_phase(algorithm, cohort, phase, plan, chunk=3, usual=3).leaves
+    together = train_phase(algorithm, cohort, phase, plan, chunk=3, usual=3).params
     for i in range(3):
         expected = _stop_by_hand(fed, algorithm, leaves, i, plan, phase)
         close(expected, {n: t[i] for n, t in together.items()}, atol=1e-5)
@@ -133,10 +137,10 @@ def test_without_validation_examples_nobody_stops():
     """Client 1 has none: it ends as without early stopping, the others as if all had some."""
     fed, how = make_federation((12, 5, 9)), {"batch_size": 4, "epochs": 9, "client": sgd(0.5)}
     held = fed.validation
-    mine = replace(held, flat=held.flat[held.owners != 1], sizes=np.array([6, 0, 6]))
+    mine = replace(held, indices=held.indices[held.owners != 1], sizes=np.array([6, 0, 6]))
     stopped, free = (Local(stop=s, **how) for s in (EarlyStop(every=1, patience=2), None))
     asked = (stopped, mine), (stopped, held), (free, held)
-    ends = [play(a, replace(fed, validation=v), 1)[0].local["head.bias"] for a, v in asked]
+    ends = [play(a, replace(fed, validation=v), 1)[0].client_params["head.bias"] for a, v in asked]
     assert torch.equal(ends[0][1], ends[2][1]) and torch.equal(ends[0][[0, 2]], ends[1][[0, 2]])
     assert not torch.equal(ends[1], ends[2])
 
@@ -154,7 +158,7 @@ def _stop_by_hand(fed, algorithm, leaves, i, plan, phase):
         algorithm.loss(fed.net, w, {}, batch.map(lambda t: t[0])).backward()
         optimizer.step()
         if (t + 1) % (phase.stop.every * plan.per_epoch[i]) == 0:
-            held = fed.validation.whole(row).map(lambda t: t[0])
+            held = fed.validation.all_examples(row).map(lambda t: t[0])
             now = float(nll(algorithm, fed.net, w, {}, held).detach())
             waited += 1
             if now < best - phase.stop.min_delta:
@@ -175,7 +179,7 @@ def test_evaluation_equals_a_loop_over_clients(algorithm):
     scores = evaluate(fed, algorithm, state, fed.test)
     for i in range(3):
         held = fed.test.client(i)
-        code = algorithm.encode(fed.net, state.shared, fed.test.inputs(held))
+        code = algorithm.shared_forward(fed.net, state.server_params, fed.test.inputs(held))
         logp = algorithm.predict(fed.net, *parts_of(fed, algorithm, state, i), code).logp
         right = (logp.argmax(1) == fed.test.y[held]).double().mean()
         assert scores.accuracy[i] == pytest.approx(float(right))
@@ -192,7 +196,7 @@ def accuracy(fed, algorithm, params, ctx, table, row):
     """One client's share of right answers, example by example; nan without examples."""
     hits = []
     for example in table.client(row):
-        code = algorithm.encode(fed.net, params, table.inputs(example[None]))
+        code = algorithm.shared_forward(fed.net, params, table.inputs(example[None]))
         said = algorithm.predict(fed.net, params, ctx, code).logp[0]
         hits.append(bool(said.argmax() == table.y[example]))
     return np.mean(hits) if hits else math.nan
@@ -202,17 +206,17 @@ def accuracy(fed, algorithm, params, ctx, table, row):
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 def test_adapted_accuracies_are_those_of_the_trained_leaves(algorithm, model):
     fed = make_federation(SIZES, model=model, shape=(12, 12, 1))
-    fed.test = fed.test.some(np.arange(3), [6, 3, 0])  # ragged: padding must not count
+    fed.test = fed.test.subset(np.arange(3), [6, 3, 0])  # ragged: padding must not count
     state = algorithm.init(fed, 0)
     if isinstance(algorithm, PrunedFedMix):
-        state.memory[MEMORY] = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1 / 3] * 3])
-    contexts = algorithm.client_context(fed, state, torch.arange(3))
-    shared = {n: t.clone() for n, t in state.shared.items()}
+        state.server_memory[MEMORY] = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1 / 3] * 3])
+    contexts = algorithm.client_constants(fed, state, torch.arange(3))
+    shared = {n: t.clone() for n, t in state.server_params.items()}
     after, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=3, score=True)
     assert set(report.adapted) == {"validation", "test"}
-    for place, row in enumerate(report.rows):
+    for place, row in enumerate(report.clients):
         sent = {n: shared[n] - report.messages[n][place] for n in shared if n in report.messages}
-        params = {**sent, **{n: t[row] for n, t in after.local.items()}}
+        params = {**sent, **{n: t[row] for n, t in after.client_params.items()}}
         ctx = {n: t[row] for n, t in contexts.items()}
         for split, table in (("validation", fed.validation), ("test", fed.test)):
             expected = accuracy(fed, algorithm, params, ctx, table, row)
@@ -225,9 +229,11 @@ def test_wide_layers_in_one_program_learn_what_each_learns_alone():
     fedavg = FedAvg(batch_size=4, epochs=2)
     state = fedavg.init(fed, 0)
     how = {"round": 0, "seed": 0, "cohort": 3}
-    together, alone = (play_round(fedavg, fed, state, **how, chunk=c)[0].shared for c in (3, 1))
+    together, alone = (
+        play_round(fedavg, fed, state, **how, chunk=c)[0].server_params for c in (3, 1)
+    )
     for name, leaf in together.items():
-        assert (leaf - state.shared[name]).abs().max() > 1e-4
+        assert (leaf - state.server_params[name]).abs().max() > 1e-4
         torch.testing.assert_close(leaf, alone[name], rtol=1e-4, atol=1e-6)
 
 
@@ -255,11 +261,11 @@ def test_an_error_in_a_loss_names_algorithm_client_round_and_step(chunk):
 class Hooked(FedAvg):
     """FedAvg whose clients keep three numbers, and whose hooks a test replaces."""
 
-    keeps = ("seen",)
-    trains = ("base.", "head.")
+    local = ("seen",)
+    trained = ("base.", "head.")
 
-    def leaves(self, fed, seed):
-        return {**FedAvg.leaves(self, fed, seed), "seen": torch.zeros(3)}
+    def init_params(self, fed, seed):
+        return {**FedAvg.init_params(self, fed, seed), "seen": torch.zeros(3)}
 
 
 @pytest.mark.parametrize("chunk", [1, None])

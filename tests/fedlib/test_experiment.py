@@ -15,27 +15,34 @@ from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 
 from fedlib import (
     MLP,
-    CohortEarlyStop,
     Dirichlet,
     LocalHoldout,
     OptOut,
     QuantitySkew,
     Task,
     adam,
-    compare,
-    frame,
     interval,
     paths,
-    simulate,
-    tiny,
     value,
 )
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
-from fedlib.runs import Experiment, export, exported, find, run, run_with_state, store
-from fedlib.runs.run import LOGGED, best_of
-from fedlib.runs.spec import Log
 from fedlib.values import UnknownName, from_dict
+from fedrun import (
+    CohortEarlyStop,
+    Experiment,
+    compare,
+    find_result,
+    frame,
+    run,
+    run_with_state,
+    simulate,
+    store,
+    tiny,
+)
+from fedrun.experiment import Log
+from fedrun.results import export, exported
+from fedrun.train import LOGGED, best_of
 
 
 @pytest.fixture
@@ -90,28 +97,31 @@ def test_the_last_scores_are_those_of_the_final_state():
     for metric, values in (expected | {"global_accuracy": [total]}).items():
         logged = result.select(metric).to_pandas()
         assert logged[logged["round"] == 5]["value"].tolist() == values
-    mine = sum(t.nbytes for t in (*state.shared.values(), *(t[0] for t in state.local.values())))
+    mine = sum(
+        t.nbytes
+        for t in (*state.server_params.values(), *(t[0] for t in state.client_params.values()))
+    )
     assert result.provenance["client_mib"] == pytest.approx(mine / 2**20, abs=1e-4)
 
 
-AT_HALF = {"rounds": 8, "cohort": 4, "evaluate_every": 2, "keep": "best"}
+AT_HALF = {"rounds": 8, "cohort": 4, "evaluate_every": 2, "select": "best"}
 WORSENING = Experiment(TASK, FedAvg(batch_size=5, client=adam(0.05)), **AT_HALF)
 ALONE = replace(WORSENING, algorithm=Local(client=adam(0.1)))
-ALONE_AFTER = replace(WORSENING, algorithm=Local(batch_size=5), rounds=3, after=WORSENING)
+ALONE_AFTER = replace(WORSENING, algorithm=Local(batch_size=5), rounds=3, first_stage=WORSENING)
 
 
 def test_a_second_stage_starts_where_the_first_ended_and_leaves_it_alone(rounds):
-    tuned = Experiment(TASK, Local(batch_size=5), 2, cohort=6, evaluate_every=1, after=AVG)
+    tuned = Experiment(TASK, Local(batch_size=5), 2, cohort=6, evaluate_every=1, first_stage=AVG)
     result = play(tuned)
     assert rounds.played == AVG.rounds + tuned.rounds
-    first, home = find(AVG), store.folder(AVG)
+    first, home = find_result(AVG), store.folder(AVG)
     kept = {p.name: p.read_bytes() for p in home.iterdir()}
     for metric in ("test_accuracy", "test_nll"):
         end, begin = first.select(metric).to_pandas(), result.select(metric).to_pandas()
         end, begin = end[end["round"] == AVG.rounds], begin[begin["round"] == 0]
         np.testing.assert_allclose(begin["value"], end["value"], rtol=1e-5)
     assert (result.select("bytes_down").to_pandas()["value"] == 0).all()
-    other = Experiment(TASK, Local(batch_size=6), 1, cohort=6, after=AVG)
+    other = Experiment(TASK, Local(batch_size=6), 1, cohort=6, first_stage=AVG)
     play(other)
     assert rounds.played == AVG.rounds + tuned.rounds + 1
     assert kept == {p.name: p.read_bytes() for p in home.iterdir()}
@@ -133,9 +143,11 @@ def test_a_run_can_end_with_its_best_state():
     scores = evaluate(fed, WORSENING.algorithm, state, fed.test)
     logged = result.select("test_accuracy").to_pandas()
     assert logged[logged["round"] == best]["value"].tolist() == scores.accuracy.tolist()
-    short = replace(WORSENING, rounds=best, keep="last")
-    assert equal(run_with_state(short, progress=False)[1].shared, state.shared)
-    stage = Experiment(TASK, Local(batch_size=5), 1, cohort=1.0, evaluate_every=1, after=WORSENING)
+    short = replace(WORSENING, rounds=best, select="last")
+    assert equal(run_with_state(short, progress=False)[1].server_params, state.server_params)
+    stage = Experiment(
+        TASK, Local(batch_size=5), 1, cohort=1.0, evaluate_every=1, first_stage=WORSENING
+    )
     start = run(stage, progress=False).select("test_accuracy").to_pandas()
     assert start[start["round"] == 0]["value"].tolist() == scores.accuracy.tolist()
 
@@ -192,17 +204,17 @@ def test_an_exported_result_comes_back_its_state_is_trained_again(rounds, monkey
     assert rounds.played == MIX.rounds and found.provenance == result.provenance
     assert found.metrics.equals(result.metrics)
     _, state = run_with_state(MIX, device="cpu", progress=False)
-    assert rounds.played == 2 * MIX.rounds and state.shared
+    assert rounds.played == 2 * MIX.rounds and state.server_params
 
 
 def test_run_folders_come_before_exported_results():
     result = play(AVG)
     changed = result.metrics.set_column(5, "value", pa.array([0.5] * len(result.metrics)))
     export([type(result)(AVG, changed, {"told": "exported"})], "some")
-    assert find(AVG).provenance == result.provenance
+    assert find_result(AVG).provenance == result.provenance
     (store.folder(AVG) / "provenance.json").unlink()
-    assert find(AVG).provenance == {"told": "exported"}
-    assert set(find(AVG).metrics["value"].to_pylist()) == {0.5}
+    assert find_result(AVG).provenance == {"told": "exported"}
+    assert set(find_result(AVG).metrics["value"].to_pylist()) == {0.5}
 
 
 def test_a_run_folder_says_what_it_is_and_its_provenance_where_and_with_what():
@@ -226,8 +238,8 @@ LONGER = [
     (replace(MIX, evaluate_every=0), 2),
     (WORSENING, 6),
     (ALONE, 5),
-    (Experiment(TASK, IFCA(clusters=2), 5, cohort=3, evaluate_every=3, audit=True), 4),
-    (replace(WORSENING, algorithm=Local(batch_size=5), rounds=3, after=AVG), 2),
+    (Experiment(TASK, IFCA(clusters=2), 5, cohort=3, evaluate_every=3, audit_labels=True), 4),
+    (replace(WORSENING, algorithm=Local(batch_size=5), rounds=3, first_stage=AVG), 2),
 ]
 
 
@@ -252,14 +264,14 @@ def test_only_runs_that_are_stored_are_looked_at_for_a_shorter_one(monkeypatch):
     play(replace(MIX, rounds=2))
     play(replace(MIX, rounds=2, seed=9))
     monkeypatch.setattr(running, "RunFolder", lambda e: looked.append(e) or folder(e))
-    data = find(replace(MIX, rounds=2)).provenance["data"]
+    data = find_result(replace(MIX, rounds=2)).provenance["data"]
     assert running._shorter(replace(MIX, rounds=3000), data).completed == 2
     assert looked == [replace(MIX, rounds=2)]
 
 
 def test_a_best_state_that_a_longer_run_does_not_score_is_of_no_use(rounds):
     """Round 3 is scored because it is the last, and is the best so far."""
-    improving = Experiment(TASK, FedAvg(batch_size=5), 5, 4, evaluate_every=2, keep="best")
+    improving = Experiment(TASK, FedAvg(batch_size=5), 5, 4, evaluate_every=2, select="best")
     ended = play(replace(improving, rounds=3)).select("kept_round")["value"].to_pylist()
     assert ended == [3.0]
     play(improving)
@@ -271,18 +283,18 @@ def test_callbacks_see_every_round_and_may_stop_a_run(rounds):
 
     def stop(moment):
         seen.append((moment.round, moment.metrics.get("train_loss")))
-        assert moment.state.shared and moment.experiment == MIX
+        assert moment.state.server_params and moment.experiment == MIX
         return moment.round == 3
 
     stopped = run(MIX, device="cpu", progress=False, callbacks=[stop])
-    assert [at for at, _ in seen] == [0, 1, 2, 3] and find(MIX) is None
+    assert [at for at, _ in seen] == [0, 1, 2, 3] and find_result(MIX) is None
     assert max(stopped.curve("train_loss")) == 3 and rounds.played == 3
     whole = run(MIX, device="cpu", progress=False, callbacks=[lambda m: seen.append((m.round, 0))])
     assert [at for at, _ in seen] == [0, 1, 2, 3, 4, 5] and rounds.played == 5
     # It ended after round 3, which is not scored: what is logged of round 0 is another state's.
-    assert stopped.ended("train_loss") == stopped.curve("train_loss")[3]
-    assert whole.ended("test_accuracy") == whole.curve("test_accuracy")[MIX.rounds]
-    for ask in (stopped.ended, lambda metric: compare({"stopped": [stopped]}, metric)):
+    assert stopped.final("train_loss") == stopped.curve("train_loss")[3]
+    assert whole.final("test_accuracy") == whole.curve("test_accuracy")[MIX.rounds]
+    for ask in (stopped.final, lambda metric: compare({"stopped": [stopped]}, metric)):
         with pytest.raises(ValueError, match="no 'test_accuracy' of its last state, after round 3"):
             ask("test_accuracy")
     curve = whole.curve("train_loss")
@@ -300,7 +312,7 @@ def test_what_cannot_be_compared_is_refused(code, message):
 def test_a_metric_that_was_never_logged_is_refused_with_those_that_were():
     result = run(tiny, progress=False)
     assert result.logged == sorted({*result.metrics["metric"].to_pylist()})
-    for ask in (result.select, result.curve, result.ended):
+    for ask in (result.select, result.curve, result.final):
         with pytest.raises(UnknownName, match=r"metric of this run 'test_acuracy'.*test_accuracy"):
             ask("test_acuracy")
 
@@ -332,7 +344,7 @@ NUMBERS = {"tau": 0.5, "count": 3, "both": np.array([0.25, 0.75]), "some": [1.0,
 
 
 def test_what_an_algorithm_observes_may_be_any_numbers(monkeypatch):
-    monkeypatch.setattr(Observing, "observe", lambda *_: NUMBERS)
+    monkeypatch.setattr(Observing, "log_metrics", lambda *_: NUMBERS)
     *_, last = simulate(replace(AVG, algorithm=Observing()))
     assert {n: last.metrics[n] for n in NUMBERS} == {n: np.mean(v) for n, v in NUMBERS.items()}
 
@@ -341,18 +353,18 @@ def test_what_a_run_logs_by_itself_is_no_name_for_an_algorithm():
     """The list lacked what audits and opting out add: a mean of two metrics was told as one."""
     clients = Dirichlet(clients=12, alpha=1.0, size=20)
     some = replace(TASK, partition=clients, opt_out=OptOut(clients=0.1), balanced=20)
-    how = {"rounds": 1, "cohort": 10, "audit": True, "keep": "best"}
+    how = {"rounds": 1, "cohort": 10, "audit_labels": True, "select": "best"}
     logged = set[str]()
     for split in ("test", "validation"):
         asked = Experiment(replace(some, balanced_on=split), FedMix(experts=2), **how)
         logged = logged.union(*(moment.metrics for moment in simulate(asked)))
-    stopping = replace(asked, keep="last", evaluate_every=1, stop=CohortEarlyStop())
+    stopping = replace(asked, select="last", evaluate_every=1, stop=CohortEarlyStop())
     logged = logged.union(*(moment.metrics for moment in simulate(stopping)))
     assert logged - {"q", "q_entropy", "q_marginal_entropy"} == LOGGED
 
 
 @refused("observed")
 def test_what_cannot_be_logged_is_refused(code, message, monkeypatch):
-    monkeypatch.setattr(Observing, "observe", lambda *_: eval(code))
+    monkeypatch.setattr(Observing, "log_metrics", lambda *_: eval(code))
     with pytest.raises((TypeError, ValueError), match=message):
         next(simulate(replace(AVG, algorithm=Observing())))

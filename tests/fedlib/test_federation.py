@@ -25,7 +25,7 @@ def test_rows_by_id_undo_a_permutation():
     fed = make_federation(SIZES)
     moved = fed.permuted(np.array([2, 0, 1]))
     assert fed.by_id.tolist() == moved.ids[moved.by_id].tolist() == [0, 1, 2]
-    assert torch.equal(moved.train.some(moved.by_id.numpy()).flat, fed.train.flat)
+    assert torch.equal(moved.train.subset(moved.by_id.numpy()).indices, fed.train.indices)
 
 
 def test_sizes_are_those_of_what_is_held():
@@ -52,7 +52,7 @@ def test_a_changed_copy_forgets_what_was_counted():
 def both(fed):
     """The indices, sizes and members of a federation and of what its clients have at home."""
     views = fed, fed.full_view()
-    return [(v.train.flat.tolist(), v.train.sizes.tolist(), v.members) for v in views]
+    return [(v.train.indices.tolist(), v.train.sizes.tolist(), v.participants) for v in views]
 
 
 def test_a_changed_federation_hides_the_same():
@@ -62,12 +62,12 @@ def test_a_changed_federation_hides_the_same():
     assert str(both(other)) == str(both(fed)) and other.full_view().classes == 4
     order = np.array([2, 0, 1])
     moved = fed.permuted(order)
-    assert moved.members.tolist() == [0, 2] and moved.train.sizes.tolist() == [2, 0, 2]
-    again = replace(fed.full_view().permuted(order), everything=False)
-    assert moved.participating_view().members.tolist() == again.members.tolist()
+    assert moved.participants.tolist() == [0, 2] and moved.train.sizes.tolist() == [2, 0, 2]
+    again = replace(fed.full_view().permuted(order), includes_opted_out=False)
+    assert moved.participating_view().participants.tolist() == again.participants.tolist()
     for one, other in ((moved, again), (moved.full_view(), again.full_view())):
-        assert torch.equal(*(f.train.y[f.train.flat] for f in (one, other)))
-    assert fed.full_view().pooled().train.flat.tolist() == fed.pooled().train.flat.tolist()
+        assert torch.equal(*(f.train.y[f.train.indices] for f in (one, other)))
+    assert fed.full_view().pooled().train.indices.tolist() == fed.pooled().train.indices.tolist()
 
 
 HELD_OUT = MatchedHoldout(pool=300, validation=20, test=25)
@@ -98,7 +98,7 @@ def test_a_seed_is_a_partition(fed):
         assert torch.equal(flat, getattr(again, name).flat)
         assert not torch.equal(flat, getattr(other, name).flat)
     other = replace(TASK, model=MLP((4,)), held_out=MatchedHoldout(300, 5, 10)).build(3)
-    assert torch.equal(other.train.flat, fed.train.flat), "nor do other sizes change it"
+    assert torch.equal(other.train.indices, fed.train.indices), "nor do other sizes change it"
     alone = replace(TASK, partition=IID(clients=1)).build(0)
     assert alone.train.sizes.tolist() == [1437 - 300]
 

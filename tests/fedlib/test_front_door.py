@@ -15,19 +15,30 @@ from conftest import alone
 
 import fedlib
 import fedlib.algorithms
+import fedrun
 from fedlib import paths
 from fedlib.values import from_code, from_dict, to_dict
 
 HOME = paths.ROOT / "fedlib"
-OFFERED = {name: getattr(fedlib, name) for name in dir(fedlib) if name[0] != "_"}
+OFFERED = {
+    name: getattr(room, name) for room in (fedlib, fedrun) for name in dir(room) if name[0] != "_"
+}
 SHOWN = {n: thing for n, thing in OFFERED.items() if callable(thing)}
 MORE = {"np": np, "Path": Path, "tempfile": tempfile}
 
 
 def test_the_front_door_offers_every_algorithm_and_tells_type_checkers_the_same():
     assert {*fedlib.algorithms.__all__} <= OFFERED.keys(), "a line in fedlib/__init__.py and .pyi"
-    stub = ast.parse((HOME / "__init__.pyi").read_text())
-    told = {a.asname for n in stub.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    stubs = [
+        ast.parse((paths.ROOT / room / "__init__.pyi").read_text()) for room in ("fedlib", "fedrun")
+    ]
+    told = {
+        a.asname
+        for stub in stubs
+        for n in stub.body
+        if isinstance(n, ast.ImportFrom)
+        for a in n.names
+    }
     assert told == OFFERED.keys() - {"PINNED"}
     with pytest.raises(AttributeError, match="no attribute 'FedNothing'"):
         _ = fedlib.FedNothing
@@ -47,13 +58,13 @@ def test_renamed_values_keep_their_old_names_and_their_keys(old, new):
 
 def test_a_former_address_names_the_example_that_is_there_now():
     with pytest.raises(ImportError, match=r"examples/flower/ .* fedlib_flower\.py"):
-        importlib.import_module("fedlib.flower")
+        importlib.import_module("fedrun.flower")
     folder = paths.ROOT / "examples" / "flower"
     assert (folder / "fedlib_flower.py").is_file() and (folder / "README.md").is_file()
 
 
 def test_the_command_line_and_the_front_door_import_no_torch():
-    code = "import sys, fedlib, fedlib.cli; dir(fedlib); print('torch' in sys.modules)"
+    code = "import sys, fedlib, fedrun.cli; dir(fedlib); print('torch' in sys.modules)"
     assert alone(code).stdout.strip() == "False"
 
 
@@ -81,7 +92,8 @@ def test_what_is_offered_is_explained(name, places):
 def test_an_example_of_a_run_is_played_with_nothing_but_the_front_door(tmp_path):
     """`run(tiny)` stood in examples, and nobody was told what `tiny` was."""
     code = (
-        "from fedlib import *; print(run(tiny, progress=False).experiment == find(tiny).experiment)"
+        "from fedlib import *; from fedrun import *; "
+        "print(run(tiny, progress=False).experiment == find_result(tiny).experiment)"
     )
     assert alone(code, FEDLIB_RUNS=str(tmp_path)).stdout.strip() == "True"
 
@@ -89,6 +101,6 @@ def test_an_example_of_a_run_is_played_with_nothing_but_the_front_door(tmp_path)
 def test_the_example_of_a_partition_of_ones_own_runs(places):
     """The manual refers to it; only its base said how, and without an example."""
     globs = {**OFFERED, **MORE, "__name__": __name__}
-    base = fedlib.partition.Request
+    base = fedlib.partition.Partitioner
     (example,) = doctest.DocTestFinder(recurse=False).find(base, "Request", globs=globs)
     assert example.examples and not doctest.DocTestRunner().run(example).failed

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 from small import AVG, play
 
-from fedlib import cli, processor, progress
+from fedlib import processor, progress
 from fedlib.randomness import PURPOSES, generator, torch_seed
+from fedrun import cli
 
 
 def test_every_purpose_and_place_has_draws_of_its_own():

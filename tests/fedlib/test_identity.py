@@ -14,11 +14,13 @@ import pytest
 from cases import table_of
 from small import AVG, MIX, TASK, TUNED, Rounds, go, play
 
-from fedlib import IID, MLP, Local, LocalHoldout, Module, StoreError, Task, paths, values
+from fedlib import IID, MLP, FromFunction, Local, LocalHoldout, Task, paths, values
 from fedlib import data as datasets
-from fedlib.cli import main
-from fedlib.runs import DamagedWarning, RunDiverged, export, find, provenance, run, store
-from fedlib.runs.source import digest
+from fedrun import RunDiverged, StoreError, find_result, provenance, run, store
+from fedrun.cli import main
+from fedrun.files import DamagedWarning
+from fedrun.results import export
+from fedrun.source import digest
 
 OF_USERS = table_of("of_users")
 BODY, HELPERS = OF_USERS["body"], OF_USERS["helpers"]
@@ -50,7 +52,7 @@ def of(module, **fields):
 
 
 def through(module):
-    task = replace(TASK, model=Module("module_of_users:tower", (("width", 7),)))
+    task = replace(TASK, model=FromFunction("module_of_users:tower", (("width", 7),)))
     return replace(AVG, task=task)
 
 
@@ -64,8 +66,10 @@ def test_code_of_ones_own_is_part_of_what_a_run_is(imported, old, new, who):
     after = {"loss": of(again).key, "net": through(again).key}
     assert {name for name in before if before[name] != after[name]} == ({who} - {""})
     assert AVG.made_of == [] and len({*before.values(), AVG.key}) == 3
-    stage = replace(TUNED, after=of(again))
-    assert (stage.key != replace(TUNED, after=of(first)).key) == (who == "loss"), "built on it"
+    stage = replace(TUNED, first_stage=of(again))
+    assert (stage.key != replace(TUNED, first_stage=of(first)).key) == (who == "loss"), (
+        "built on it"
+    )
 
 
 def test_a_file_that_was_edited_after_its_import_is_not_what_runs(imported, tmp_path):
@@ -118,7 +122,7 @@ def test_a_worker_that_would_run_other_code_is_refused(imported, monkeypatch):
 def test_a_result_has_its_model_whatever_becomes_of_code_and_data(imported, places, rounds):
     """A global that a loss counts in, or other arrays under the name, gave the run another key."""
     module = imported()
-    result, found = play(of(module)), find(of(module))
+    result, found = play(of(module)), find_result(of(module))
     module.RATE = 2.0
     assert of(module).key != result.pinned.key and result.experiment == of(module)
     assert all(type(r.model()).__name__ == "Classifier" for r in (result, found))
@@ -190,13 +194,13 @@ def test_a_known_set_with_other_examples_is_not_served(rounds, decoded):
     assert play(AVG).provenance == first.provenance, "the same, wherever they come from"
     put("f" * 64)
     with pytest.warns(DamagedWarning, match=f"is of digits {here}, and here is ffffffffff") as said:
-        assert find(AVG) is None and not store.RunFolder(AVG).complete
+        assert find_result(AVG) is None and not store.RunFolder(AVG).complete
         assert play(AVG).provenance["data"] == "a mirror, ffffffffffff"
     assert all(str(one.message).count("\n") == 0 for one in said)
     assert rounds.played == 2 * AVG.rounds and len([*(paths.runs() / "damaged").iterdir()]) == 1
     put(here)
     with pytest.warns(DamagedWarning, match="is of digits ffff"):
-        assert find(AVG).provenance == first.provenance, "what is exported"
+        assert find_result(AVG).provenance == first.provenance, "what is exported"
 
 
 def test_an_interrupted_run_or_a_failure_of_other_data_is_set_aside(rounds, decoded):
@@ -215,7 +219,7 @@ def test_an_interrupted_run_or_a_failure_of_other_data_is_set_aside(rounds, deco
 # First stages
 
 
-@pytest.mark.filterwarnings("ignore::fedlib.runs.DamagedWarning")
+@pytest.mark.filterwarnings("ignore::fedrun.files.DamagedWarning")
 def test_a_stage_is_served_only_with_the_first_stage_that_it_began_with(rounds, monkeypatch):
     """A first stage is exported with what follows it, and trained again on another processor."""
     other = replace(TUNED, algorithm=Local(batch_size=20))
@@ -223,21 +227,21 @@ def test_a_stage_is_served_only_with_the_first_stage_that_it_began_with(rounds, 
     export(results, "some")
     shutil.rmtree(paths.runs())
     there = AVG.rounds + TUNED.rounds
-    assert [find(e).provenance for e in (AVG, TUNED)] == [r.provenance for r in results]
+    assert [find_result(e).provenance for e in (AVG, TUNED)] == [r.provenance for r in results]
     play(other)  # trains the first stage again: the same bits, as it is the same processor
-    assert rounds.played == 2 * there and find(TUNED) is not None
+    assert rounds.played == 2 * there and find_result(TUNED) is not None
     shutil.rmtree(paths.runs())
     monkeypatch.setattr(provenance, "digest", lambda state: "another")
     play(other)
-    assert find(AVG).provenance["state"] == "another", "and other bits, on another one"
+    assert find_result(AVG).provenance["state"] == "another", "and other bits, on another one"
     with pytest.warns(DamagedWarning, match=f"began with another {AVG.key} than the one stored"):
-        assert find(TUNED) is None, "the new first stage is not what this one improves upon"
+        assert find_result(TUNED) is None, "the new first stage is not what this one improves upon"
     played = rounds.played
     go([TUNED, other])
-    assert rounds.played == played + TUNED.rounds and find(TUNED) is not None
-    store.forget(AVG.key)
-    assert find(AVG).provenance == results[0].provenance
-    assert find(TUNED).provenance == results[1].provenance and find(other) is None
+    assert rounds.played == played + TUNED.rounds and find_result(TUNED) is not None
+    store.delete(AVG.key)
+    assert find_result(AVG).provenance == results[0].provenance
+    assert find_result(TUNED).provenance == results[1].provenance and find_result(other) is None
 
 
 def test_a_sweep_trains_again_what_followed_a_first_stage_that_it_trains_again(rounds, monkeypatch):
@@ -260,7 +264,7 @@ def test_a_run_under_the_key_of_another_is_not_served():
     play(MIX)
     shutil.copytree(store.folder(MIX), store.folder(AVG))
     with pytest.warns(DamagedWarning, match=f"another run than {AVG.key}"):
-        assert find(AVG) is None
+        assert find_result(AVG) is None
 
 
 def test_a_run_is_trained_again_or_forgotten_when_asked(rounds, capsys):
@@ -268,9 +272,9 @@ def test_a_run_is_trained_again_or_forgotten_when_asked(rounds, capsys):
     export([play(MIX)], "some")
     run(TUNED, device="cpu", progress=False, again=True)
     assert rounds.played == AVG.rounds + 2 * TUNED.rounds + MIX.rounds, "its first stage is not"
-    assert find(TUNED).metrics.equals(first.metrics)
-    assert main(["forget", TUNED.key[:7]]) == 0 and find(TUNED) is None
-    assert main(["forget", MIX.key]) == 0 and find(MIX) is not None, "what is exported stays"
+    assert find_result(TUNED).metrics.equals(first.metrics)
+    assert main(["forget", TUNED.key[:7]]) == 0 and find_result(TUNED) is None
+    assert main(["forget", MIX.key]) == 0 and find_result(MIX) is not None, "what is exported stays"
     assert main(["forget", MIX.key]) == 2 and "is exported" in capsys.readouterr().err
 
 
@@ -286,7 +290,7 @@ def test_runs_of_classes_and_data_that_are_not_here_are_shown(imported, places, 
     assert main(["runs"]) == 0
     said = capsys.readouterr().out
     assert "Mine, not imported here" in said and said.count("2  complete") == 2
-    (other,) = [e.key for e in store.inventory() if e.key != key and not e.experiment]
+    (other,) = [e.key for e in store.list_runs() if e.key != key and not e.experiment]
     for one, word in ((key, "algorithm=Mine(batch_size=5)"), (other, "dataset='users_own'")):
         assert main(["show", one]) == 0
         said = capsys.readouterr().out
@@ -300,7 +304,8 @@ def test_runs_of_classes_and_data_that_are_not_here_are_shown(imported, places, 
 
 SCRIPT = """
 from torch.nn.functional import cross_entropy
-from fedlib import FedAvg, compare, run, tiny, value
+from fedlib import FedAvg, value
+from fedrun import compare, run, tiny
 from dataclasses import replace
 
 @value

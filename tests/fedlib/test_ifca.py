@@ -17,9 +17,10 @@ from fedlib.algorithms.mixture import GATE, GLOBAL, OWN
 from fedlib.engine import State, evaluate, play_round
 from fedlib.metrics import truth
 from fedlib.models import MLP, select_prefix
-from fedlib.partition import IID, LocalHoldout, MatchedHoldout, RepeatedDeals, Rotated
+from fedlib.partition import IID, LocalHoldout, MatchedHoldout, RepeatedPartition, Rotated
 from fedlib.randomness import generator
-from fedlib.runs import Experiment, initial_state
+from fedrun import Experiment
+from fedrun.train import initial_state
 
 SIZES = (11, 4, 9, 6)
 FAST = {"batch_size": 4, "client": sgd(0.1)}
@@ -27,8 +28,11 @@ FAST = {"batch_size": 4, "client": sgd(0.1)}
 
 def model(state, j):
     """One cluster's model as plain leaves."""
-    own = {n: t[j] for n, t in select_prefix(state.shared, ifca.CLUSTERS).items()}
-    return {**{n: t for n, t in state.shared.items() if not n.startswith(ifca.CLUSTERS)}, **own}
+    own = {n: t[j] for n, t in select_prefix(state.server_params, ifca.CLUSTERS).items()}
+    return {
+        **{n: t for n, t in state.server_params.items() if not n.startswith(ifca.CLUSTERS)},
+        **own,
+    }
 
 
 def loss_of(fed, params, table, row):
@@ -47,32 +51,36 @@ def test_a_round_by_hand(clustered):
     after, _ = play_round(algorithm, fed, before, round=0, seed=0, cohort=4)
     losses = [[loss_of(fed, model(before, j), fed.train, i) for j in range(3)] for i in range(4)]
     chosen = [int(np.argmin(each)) for each in losses]
-    assert after.memory[ifca.CHOICE].tolist() == chosen
+    assert after.server_memory[ifca.CHOICE].tolist() == chosen
     assert len(set(chosen)) > 1, "the test must be able to tell clusters apart"
     trained = []
     for row, j in enumerate(chosen):
         x, y = held_by(fed.train, row)
         trained.append(stepped(model(before, j), loss_on(fed, x, y), 0.1))
-    for name, leaf in after.shared.items():
+    for name, leaf in after.server_params.items():
         plain = name.removeprefix(ifca.CLUSTERS)
         for j in range(3) if name != plain else [...]:
             who = [i for i in range(4) if j is ... or chosen[i] == j]
             n = np.array([SIZES[i] for i in who])
             parts = zip(n / n.sum(), who, strict=True)
-            mean = sum(s * trained[i][plain] for s, i in parts) if who else before.shared[name][j]
+            mean = (
+                sum(s * trained[i][plain] for s, i in parts)
+                if who
+                else before.server_params[name][j]
+            )
             torch.testing.assert_close(leaf[j], mean, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.33, 1.0])
 def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client(eps):
     """Whether and which are draws of their own (G9: of numpy's, whose clusters are as likely)."""
-    fed, algorithm = make_federation((2,) * 40), IFCA(clusters=3, explore=ifca.Explore(eps))
+    fed, algorithm = make_federation((2,) * 40), IFCA(clusters=3, explore=ifca.EpsilonGreedy(eps))
     state, rows = algorithm.init(fed, 0), torch.arange(40)
-    best = algorithm.fits(fed, state.shared, fed.train, rows).argmin(1)
+    best = algorithm.fits(fed, state.server_params, fed.train, rows).argmin(1)
 
     def chosen(round, rows=rows):
         after = algorithm.before_round(fed, replace(state, round=round), rows)
-        return after.memory[ifca.CHOICE].tolist()
+        return after.server_memory[ifca.CHOICE].tolist()
 
     for t in range(2):
         for i, got in enumerate(chosen(t)):
@@ -83,10 +91,10 @@ def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client(eps):
 
 @given(st.floats(0, 1), st.floats(0, 3), st.integers(0, 500))
 def test_exploration_decays(eps, decay, round):
-    explore = ifca.Explore(eps, decay)
+    explore = ifca.EpsilonGreedy(eps, decay)
     assert 0 <= explore.at(round + 1) <= explore.at(round) <= explore.at(0) == eps
-    assert ifca.Explore(eps).at(round) == eps
-    assert ifca.Explore(eps, 1.0).at(round) == pytest.approx(eps / (round + 1))
+    assert ifca.EpsilonGreedy(eps).at(round) == eps
+    assert ifca.EpsilonGreedy(eps, 1.0).at(round) == pytest.approx(eps / (round + 1))
 
 
 @pytest.mark.parametrize("inference", ["validation", "train"])
@@ -100,7 +108,7 @@ def test_clients_predict_with_the_cluster_that_fits_them(inference):
         x, y = held_by(fed.test, row)
         right = fed.net(model(state, best), x).argmax(-1) == y
         assert scores.accuracy[row] == pytest.approx(float(right.double().mean()))
-    seen = algorithm.observe(fed, algorithm.assign_models(fed, state))
+    seen = algorithm.log_metrics(fed, algorithm.assign_clusters(fed, state))
     assert seen["cluster_nll"].shape == seen["clusters"].shape
     assert seen["clusters"].sum() == 4 and seen["cluster_share"].sum() == 1
 
@@ -108,20 +116,20 @@ def test_clients_predict_with_the_cluster_that_fits_them(inference):
 def test_a_round_forgets_what_was_settled():
     fed, algorithm = make_federation(SIZES), IFCA(**FAST)
     state, _ = play(algorithm, fed)
-    chosen = algorithm.assign_models(fed, state)
-    assert ifca.FIT in chosen.memory and ifca.FIT not in state.memory
-    assert algorithm.assign_models(fed, chosen) is chosen
+    chosen = algorithm.assign_clusters(fed, state)
+    assert ifca.FIT in chosen.server_memory and ifca.FIT not in state.server_memory
+    assert algorithm.assign_clusters(fed, chosen) is chosen
     after, _ = play_round(algorithm, fed, chosen, round=3, seed=0, cohort=4)
-    assert ifca.FIT not in after.memory
+    assert ifca.FIT not in after.server_memory
 
 
 def test_a_client_without_validation_examples_asks_its_training_examples():
     fed = make_federation(SIZES)
-    fed.validation = fed.validation.some(np.arange(4), [6, 0, 6, 6])
+    fed.validation = fed.validation.subset(np.arange(4), [6, 0, 6, 6])
     algorithm = IFCA(clusters=2)
     state = algorithm.init(fed, 0)
-    fit = algorithm.assign_models(fed, state).memory[ifca.FIT]
-    own = algorithm.fits(fed, state.shared, fed.train, torch.tensor([1]))
+    fit = algorithm.assign_clusters(fed, state).server_memory[ifca.FIT]
+    own = algorithm.fits(fed, state.server_params, fed.train, torch.tensor([1]))
     torch.testing.assert_close(fit[1], own[0])
     assert fit.isfinite().all()
 
@@ -134,16 +142,16 @@ def test_converged_clusters_leave_with_their_best_weights():
     size, left = 4 * fed.net.parameters(), []
     for t in range(12):
         state, report = play_round(harm, fed, state, round=t, seed=0, cohort=4)
-        left.append(int(state.memory[ifca.OPEN].sum()))
-        assert float(harm.observe(fed, state)["open_clusters"]) == left[-1]
+        left.append(int(state.server_memory[ifca.OPEN].sum()))
+        assert float(harm.log_metrics(fed, state)["open_clusters"]) == left[-1]
         assert set(report.download.tolist()) == {left[-1] * size}
-        choice = state.memory[ifca.CHOICE][report.rows]
-        expected = state.memory[ifca.OPEN][choice].long() * (size + 8)
+        choice = state.server_memory[ifca.CHOICE][report.clients]
+        expected = state.server_memory[ifca.OPEN][choice].long() * (size + 8)
         assert torch.equal(report.upload, expected)
     assert left == sorted(left, reverse=True) and left[-1] < 2
-    closed = (~state.memory[ifca.OPEN]).nonzero()[:, 0].tolist()
+    closed = (~state.server_memory[ifca.OPEN]).nonzero()[:, 0].tolist()
     asked = fed.validation, torch.arange(4)
-    begun, ended = (harm.fits(fed, s.shared, *asked).mean(0) for s in (first, state))
+    begun, ended = (harm.fits(fed, s.server_params, *asked).mean(0) for s in (first, state))
     assert (ended[closed] <= begun[closed] + 1e-6).all()
     assert 0 <= evaluate(fed, harm, state, fed.test).accuracy.mean() <= 1
 
@@ -154,14 +162,16 @@ def test_what_clusters_share_is_averaged_over_who_sends_something():
     for server in (sgd(1.0), adam(0.01)):
         algorithm = IFCA(clustered="head.", client=sgd(0.5), server=server, batch_size=4)
         state, report = play(algorithm, fed, rounds=1)
-        state.memory[ifca.CHOICE] = torch.tensor([0, 1, 0])
-        sent = {n: t[report.rows.argsort()] for n, t in report.messages.items()}
+        state.server_memory[ifca.CHOICE] = torch.tensor([0, 1, 0])
+        sent = {n: t[report.clients.argsort()] for n, t in report.messages.items()}
         for is_open, p in (([1, 1], [0.4, 0.2, 0.4]), ([1, 0], [0.5, 0.0, 0.5]), ([0, 0], None)):
-            state.memory[ifca.OPEN] = torch.tensor(is_open).bool()
+            state.server_memory[ifca.OPEN] = torch.tensor(is_open).bool()
             weights = algorithm.weights(fed, state, rows, sent)
             after = algorithm.aggregate(fed, state, rows, sent)
             _, up = algorithm.communication_bytes(state, rows, sent)
-            moved = not torch.equal(after.shared["base.1.weight"], state.shared["base.1.weight"])
+            moved = not torch.equal(
+                after.server_params["base.1.weight"], state.server_params["base.1.weight"]
+            )
             assert moved == (p is not None) == bool(up.any())
             assert p is None or weights["base.1.weight"].tolist() == pytest.approx(p)
 
@@ -171,20 +181,20 @@ def test_a_cluster_leaves_at_its_patience_th_check_without_an_improvement():
     stop, is_open = ifca.ClusterStop(patience=2), torch.ones(3).bool()
     name = f"{ifca.CLUSTERS}w"
     begun = stop.initial_state({name: torch.zeros(3)}, is_open)
-    state, left = State({}, {}, memory={ifca.OPEN: is_open, **begun}), []
+    state, left = State({}, {}, server_memory={ifca.OPEN: is_open, **begun}), []
     for t, first in enumerate([3.0, 2.0, 2.0, 2.5, 1.0]):
-        state = replace(state, shared={name: torch.full((3,), float(t))})
+        state = replace(state, server_params={name: torch.full((3,), float(t))})
         fit = torch.tensor([[first, 9.0, 9.0], [9.0, 5.0 - t, 9.0], [torch.nan] * 3])
         state = stop.closed(state, fit, torch.tensor([0, 1, 0]))
-        left.append(state.memory[ifca.OPEN].tolist())
+        left.append(state.server_memory[ifca.OPEN].tolist())
         if t == 3:
-            assert state.shared[name].tolist() == [1.0, 3.0, 3.0]
+            assert state.server_params[name].tolist() == [1.0, 3.0, 3.0]
     assert left == [[True, True, True]] * 3 + [[False, True, True]] * 2
 
 
 def test_a_client_with_one_example_has_a_loss_under_every_cluster():
     fed, algorithm = make_federation((1, 5)), IFCA(clusters=2)
-    shared = algorithm.init(fed, 0).shared
+    shared = algorithm.init(fed, 0).server_params
     fit = algorithm.fits(fed, shared, fed.train, torch.arange(2))
     x, y = held_by(fed.train, 0)
     for j in range(2):
@@ -197,7 +207,7 @@ def test_a_good_initialisation_is_drawn_until_every_cluster_has_its_share():
     plain, asked = IFCA(clusters=2), IFCA(clusters=2, least_share=0.3)
 
     def least(algorithm, seed):
-        shared = algorithm.init(fed, seed).shared
+        shared = algorithm.init(fed, seed).server_params
         fit = algorithm.fits(fed, shared, fed.train, everyone)
         return int(fit.argmin(1).bincount(minlength=2).min())
 
@@ -205,12 +215,12 @@ def test_a_good_initialisation_is_drawn_until_every_cluster_has_its_share():
     assert seeds, "some draws must be bad"
     assert all(least(asked, s) >= 3 for s in seeds[:3])
     good = next(s for s in range(12) if s not in seeds)
-    assert equal(plain.init(fed, good).shared, asked.init(fed, good).shared)
+    assert equal(plain.init(fed, good).server_params, asked.init(fed, good).server_params)
     some = make_federation((3,) * 10)
-    some.train = some.train.some(np.arange(10), [3] * 5 + [0] * 5)  # as if five had opted out
+    some.train = some.train.subset(np.arange(10), [3] * 5 + [0] * 5)  # as if five had opted out
     shares = IFCA(clusters=2, least_share=0.4)
     for seed in range(4):
-        fit = shares.fits(some, shares.init(some, seed).shared, some.train, torch.arange(5))
+        fit = shares.fits(some, shares.init(some, seed).server_params, some.train, torch.arange(5))
         assert int(fit.argmin(1).bincount(minlength=2).min()) >= 2
     fed.train.x[:] = 128  # nothing to tell clients apart by
     fed.train.y[:] = 0
@@ -226,17 +236,17 @@ CLUSTERED = IFCA(clusters=3)
 def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
     fed, first = OWN_TESTS.build(0), Experiment(OWN_TESTS, CLUSTERED, 2)
     alone = Experiment(OWN_TESTS, Local(), 1, **STAGED)
-    tuned = replace(alone, after=first)
-    both = replace(tuned, algorithm=Mixture(epochs=1, batch_size=4), beside=alone)
+    tuned = replace(alone, first_stage=first)
+    both = replace(tuned, algorithm=Mixture(epochs=1, batch_size=4), local_stage=alone)
     federated = CLUSTERED.init(fed, 0)
     own = scatter(Local().init(fed, 0))
-    assert equal(initial_state(first, fed, []).shared, federated.shared)
-    fitted = CLUSTERED.assign_models(fed, federated)
-    chosen = ifca.pick(fitted.shared, ifca.best_fit(fitted))
-    assert equal(initial_state(tuned, fed, [federated]).local, chosen)
+    assert equal(initial_state(first, fed, []).server_params, federated.server_params)
+    fitted = CLUSTERED.assign_clusters(fed, federated)
+    chosen = ifca.pick(fitted.server_params, ifca.best_fit(fitted))
+    assert equal(initial_state(tuned, fed, [federated]).client_params, chosen)
     state = initial_state(both, fed, [federated, own])
-    assert equal(select_prefix(state.local, OWN), own.local)
-    assert equal(select_prefix(state.shared, GLOBAL), federated.shared)
+    assert equal(select_prefix(state.client_params, OWN), own.client_params)
+    assert equal(select_prefix(state.server_params, GLOBAL), federated.server_params)
 
 
 HOME = {"epochs": 3, "batch_size": 4, "client": adam(0.01), "stop": None}
@@ -251,28 +261,30 @@ def fed(request):
 def clusters(fed):
     """Three clusters after some rounds, settled."""
     algorithm = IFCA(clusters=3, **FAST)
-    return algorithm.assign_models(fed, play(algorithm, fed, rounds=4)[0])
+    return algorithm.assign_clusters(fed, play(algorithm, fed, rounds=4)[0])
 
 
 @pytest.fixture
 def alone(fed, clusters):
     """Local models from scratch, beside the clusters."""
     own, _ = play(Local(**FAST), fed, rounds=1, cohort=4)
-    return State(clusters.shared, own.local, memory=dict(clusters.memory))
+    return State(
+        clusters.server_params, own.client_params, server_memory=dict(clusters.server_memory)
+    )
 
 
 def said_by_all(fed, state, row, x):
     """log p of the three clusters and of one client's own model, [B, 4, classes]."""
-    shared = {n.removeprefix(GLOBAL): t for n, t in state.shared.items()}
+    shared = {n.removeprefix(GLOBAL): t for n, t in state.server_params.items()}
     each = [{n.removeprefix(ifca.CLUSTERS): t[j] for n, t in shared.items()} for j in range(3)]
     theirs = [fed.net(one, x) for one in each]
-    own = {n: t[row] for n, t in select_prefix(state.local, OWN).items()}
+    own = {n: t[row] for n, t in select_prefix(state.client_params, OWN).items()}
     return torch.stack([s.log_softmax(-1) for s in [*theirs, fed.net(own, x)]], 1)
 
 
 def gate_of(fed, state, row, x):
     """How a client's gate of MLP((5,)) weighs the three clusters and its own model, [B, 4]."""
-    own = {n: t[row] for n, t in select_prefix(state.local, GATE).items()}
+    own = {n: t[row] for n, t in select_prefix(state.client_params, GATE).items()}
     return fed.net.like(MLP((5,)), 4)(own, x).softmax(-1)
 
 
@@ -285,7 +297,7 @@ def mixed(fed, first, rounds=1, **options):
 def test_predictions_are_those_of_the_formula(fed, alone, pool):
     """And so is what is observed; an ensemble counts all experts the same and trains nothing."""
     algorithm, state = mixed(fed, alone, pool=pool)
-    scores, seen = evaluate(fed, algorithm, state, fed.test), algorithm.observe(fed, state)
+    scores, seen = evaluate(fed, algorithm, state, fed.test), algorithm.log_metrics(fed, state)
     assert scores.gate.shape == (3, 4)
     for row in range(4):
         x, y = held_by(fed.test, row)
@@ -301,25 +313,31 @@ def test_predictions_are_those_of_the_formula(fed, alone, pool):
         observed = {"expert_accuracy": right, "gate_share": h.mean(0), "gate_entropy": entropy}
         close(observed, {n: t[row] for n, t in seen.items()}, rtol=1e-5)
     if pool == "mean":
-        assert not select_prefix(state.local, GATE) and algorithm.phases() == ()
+        assert not select_prefix(state.client_params, GATE) and algorithm.phases() == ()
         assert equal(algorithm.init(fed, 0, alone).flat(), state.flat())
 
 
 def test_joint_training_moves_specialists_and_copies_of_the_clusters(fed, alone):
     algorithm, state = mixed(fed, alone, train_global=True)
     begun = algorithm.init(fed, 0, alone)
-    assert all(not torch.equal(t, begun.local[n]) for n, t in state.local.items() if "weight" in n)
-    assert equal(begun.shared, state.shared)
+    assert all(
+        not torch.equal(t, begun.client_params[n])
+        for n, t in state.client_params.items()
+        if "weight" in n
+    )
+    assert equal(begun.server_params, state.server_params)
     name = f"copy.{ifca.CLUSTERS}head.weight"
-    assert state.local[name].shape == (4, 3, *fed.net.init(0)["head.weight"].shape)
+    assert state.client_params[name].shape == (4, 3, *fed.net.init(0)["head.weight"].shape)
 
 
 def test_clusters_that_are_nobodys_best_can_be_left_out(fed, clusters, alone):
-    alone.memory[ifca.FIT] = torch.tensor([[1.0, 2.0, 0.5]] * 3 + [[0.1, 2.0, 0.5]])
+    alone.server_memory[ifca.FIT] = torch.tensor([[1.0, 2.0, 0.5]] * 3 + [[0.1, 2.0, 0.5]])
     algorithm, state = mixed(fed, alone, used_only=True)
     name = f"{GLOBAL}{ifca.CLUSTERS}head.weight"
-    assert torch.equal(state.shared[name], clusters.shared[f"{ifca.CLUSTERS}head.weight"][[0, 2]])
-    assert state.local[f"{GATE}head.bias"].shape == (4, 3)
+    assert torch.equal(
+        state.server_params[name], clusters.server_params[f"{ifca.CLUSTERS}head.weight"][[0, 2]]
+    )
+    assert state.client_params[f"{GATE}head.bias"].shape == (4, 3)
     assert evaluate(fed, algorithm, state, fed.test).accuracy.shape == (4,)
 
 
@@ -327,9 +345,12 @@ def test_one_cluster_is_the_mixture_of_001():
     fed = make_federation(SIZES)
     plain, _ = play(FedAvg(**FAST), fed, rounds=3)
     one = IFCA(clusters=1, **FAST)
-    ours = one.assign_models(fed, play(one, fed, rounds=3)[0])
+    ours = one.assign_clusters(fed, play(one, fed, rounds=3)[0])
     own, _ = play(Local(**FAST), fed, 1, cohort=4)
-    states = [State(f.shared, own.local, memory=f.memory) for f in (plain, ours)]
+    states = [
+        State(f.server_params, own.client_params, server_memory=f.server_memory)
+        for f in (plain, ours)
+    ]
     scores = [evaluate(fed, *mixed(fed, first), fed.test) for first in states]
     np.testing.assert_allclose(scores[0].nll, scores[1].nll, rtol=1e-5)
     assert scores[0].gate.shape == scores[1].gate.shape == (3, 2)
@@ -343,30 +364,32 @@ def test_groups_are_true_where_all_examples_of_a_client_agree():
 
 
 def test_clusters_are_compared_with_the_orientations_of_the_clients():
-    turned = Rotated(RepeatedDeals(IID(clients=3, size=30), 2), (0.0, 180.0), alpha=None)
+    turned = Rotated(RepeatedPartition(IID(clients=3, size=30), 2), (0.0, 180.0), alpha=None)
     fed = Task("digits", turned, MLP((8,)), MatchedHoldout(200, 20, 30)).build(0)
     algorithm = IFCA(clusters=2, batch_size=10)
-    state = algorithm.assign_models(fed, algorithm.init(fed, 0))
-    assert "recovery:angle" not in algorithm.observe(fed, algorithm.init(fed, 0))
+    state = algorithm.assign_clusters(fed, algorithm.init(fed, 0))
+    assert "recovery:angle" not in algorithm.log_metrics(fed, algorithm.init(fed, 0))
     for best, index in (([0, 0, 0, 1, 1, 1], 1.0), ([0, 0, 1, 0, 1, 1], -1 / 9)):
         fit = torch.nn.functional.one_hot(torch.tensor(best), 2).neg().double()
-        state.memory[ifca.FIT] = fit
-        seen = algorithm.observe(fed, state)["recovery:angle"]
+        state.server_memory[ifca.FIT] = fit
+        seen = algorithm.log_metrics(fed, state)["recovery:angle"]
         assert float(seen) == pytest.approx(index)  # (2 - 36 / 15) / (6 - 36 / 15) for the second
     plain = replace(turned, alpha=1.0)
     several = Task("digits", plain, MLP((8,)), MatchedHoldout(200, 9, 9)).build(0)
     mixed = replace(fed, train=several.train)
-    assert "recovery:angle" not in algorithm.observe(mixed, state), "clients hold several angles"
+    assert "recovery:angle" not in algorithm.log_metrics(mixed, state), (
+        "clients hold several angles"
+    )
 
 
 def test_choosing_on_the_tests_is_what_the_option_does():
     honest, peeking = (replace(SKEWED, validate_on=v).build(0) for v in ("validation", "test"))
     assert peeking.validation is peeking.test and honest.validation is not honest.test
-    np.testing.assert_array_equal(honest.test.flat, peeking.test.flat)
+    np.testing.assert_array_equal(honest.test.indices, peeking.test.indices)
     algorithm = IFCA(clusters=3, batch_size=10)
     state, _ = play(algorithm, peeking, rounds=2)
-    chosen = algorithm.assign_models(peeking, state)
-    fit = algorithm.fits(peeking, state.shared, peeking.test, torch.arange(8))
-    torch.testing.assert_close(chosen.memory[ifca.FIT], fit)
+    chosen = algorithm.assign_clusters(peeking, state)
+    fit = algorithm.fits(peeking, state.server_params, peeking.test, torch.arange(8))
+    torch.testing.assert_close(chosen.server_memory[ifca.FIT], fit)
     scores = evaluate(peeking, algorithm, chosen, peeking.test)
     assert scores.nll == pytest.approx(fit.min(1).values.double().numpy(), rel=1e-4)

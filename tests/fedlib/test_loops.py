@@ -42,7 +42,7 @@ class Plain:
 
     def federation(self):
         fed = make_federation(SIZES, model=MLP((6,)))
-        fed.members = self.members
+        fed.participants = self.members
         return fed
 
     def logits(self, w, x):
@@ -78,8 +78,10 @@ class Plain:
             yield int(row), float(self.fed.train.sizes[row] / total), batches
 
     def rounds(self, local, server=AVERAGE):
-        """The server's leaves after the mean of what ``local(row, w, batches)`` sends, by round."""
-        w = {n: t.clone() for n, t in self.first.shared.items()}
+        """The server's leaves after the mean of what ``client_params(row, w, batches)`` sends,
+        by round.
+        """
+        w = {n: t.clone() for n, t in self.first.server_params.items()}
         engine = server(w.values())
         for t in range(ROUNDS):
             now = {n: leaf.clone() for n, leaf in w.items()}
@@ -100,9 +102,9 @@ class Plain:
     def compare(self, shared, own, prefix="own."):
         """The engine's state has what a loop has: the server's leaves, and every client's."""
         state = self.played()
-        close(shared, state.shared, **NEAR)
+        close(shared, state.server_params, **NEAR)
         for row, mine in enumerate(own):
-            got = {n: t[row] for n, t in select_prefix(state.local, prefix).items()}
+            got = {n: t[row] for n, t in select_prefix(state.client_params, prefix).items()}
             close(mine, got, **NEAR)
         assert max(float((own[0][n] - own[1][n]).abs().max()) for n in own[0]) > 1e-3
         return state
@@ -122,7 +124,7 @@ def test_fedavg_with_any_server_and_fedprox(mu, name):
     kind = partial(alg.FedProx, mu=mu) if mu else alg.FedAvg
     p = Plain(kind(server=server, **FAST))
     shared = p.rounds(lambda _, w, batches: p.walk(w, batches(0), mu=mu, centre=w), plain)
-    close(shared, p.played().shared, **NEAR)
+    close(shared, p.played().server_params, **NEAR)
 
 
 @value
@@ -131,7 +133,7 @@ class Weighted(alg.FedAvg):
 
     of: str = "all"
 
-    def client_context(self, fed, state, rows):
+    def client_constants(self, fed, state, rows):
         n = fed.train.counts(fed.classes).double()
         n = n.sum(0).expand_as(n) if self.of == "all" else n
         return {"w": (n.sum(1, keepdim=True) / (fed.classes * n.clamp(min=1))).float()[rows]}
@@ -160,7 +162,7 @@ def test_classes_that_are_weighed_by_all_clients_counts_or_by_ones_own(of, chunk
         return w
 
     state, _ = play(p.algorithm, p.fed, ROUNDS, cohort=COHORT, chunk=chunk)
-    close(p.rounds(local), state.shared, **NEAR)
+    close(p.rounds(local), state.server_params, **NEAR)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_classes_that_are_weighed_by_all_clients_counts_or_by_ones_own(of, chunk
 def test_scaffold(size, members, more):
     p = Plain(alg.SCAFFOLD(**{**FAST, "batch_size": size, **more}), members)
     n = len(members or SIZES)
-    w = {n: t for n, t in p.first.shared.items() if not n.startswith("control.")}
+    w = {n: t for n, t in p.first.server_params.items() if not n.startswith("control.")}
     c = {n: torch.zeros_like(t) for n, t in w.items()}
     own = [c] * 3
     for t in range(ROUNDS):
@@ -193,14 +195,14 @@ def test_scaffolds_control_variate_of_a_client_without_examples_stays():
     """It takes no step: c_j is what it was, and c moves by the changes of the others."""
     fed = make_federation((6, 0, 5))
     state, report = play(alg.SCAFFOLD(batch_size=4), fed)
-    for name, leaf in select_prefix(state.local, "drift.").items():
+    for name, leaf in select_prefix(state.client_params, "drift.").items():
         assert (leaf[1] == 0).all() and leaf[[0, 2]].any()
-        assert (report.messages[f"control.{name}"][report.rows == 1] == 0).all()
+        assert (report.messages[f"control.{name}"][report.clients == 1] == 0).all()
 
 
 def test_ditto():
     p = Plain(alg.Ditto(lam=0.7, own=sgd(0.2), **FAST))
-    v = [p.first.shared] * 3
+    v = [p.first.server_params] * 3
 
     def local(row, w, batches):
         v[row] = p.walk(v[row], batches(1), lr=0.2, mu=0.7, centre=w)
@@ -212,7 +214,7 @@ def test_ditto():
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_apfl(adaptive):
     p = Plain(alg.APFL(alpha=0.9, adaptive=adaptive, rate=2.0, **FAST))
-    v, alpha = [p.first.shared] * 3, [0.9] * 3
+    v, alpha = [p.first.server_params] * 3, [0.9] * 3
 
     def local(row, w, batches):
         mine = w
@@ -230,13 +232,13 @@ def test_apfl(adaptive):
         return mine
 
     state = p.compare(p.rounds(local), v)
-    torch.testing.assert_close(state.local["mix"], torch.tensor(alpha), **NEAR)
+    torch.testing.assert_close(state.client_params["mix"], torch.tensor(alpha), **NEAR)
     assert not adaptive or 0.0 in alpha  # where it is held back
 
 
 def test_pfedme():
     p = Plain(alg.PFedMe(lam=3.0, steps=4, eta=0.05, server=sgd(0.8), **FAST))
-    theta = [p.first.shared] * 3
+    theta = [p.first.server_params] * 3
 
     def local(row, w, batches):
         mine = theta[row] = w
@@ -251,7 +253,7 @@ def test_pfedme():
 
 def test_fedamp():
     p = Plain(alg.FedAMP(lam=0.3, sigma=0.5, alpha=0.2, **FAST))
-    w = [{n: t[row] for n, t in p.first.local.items()} for row in range(3)]
+    w = [{n: t[row] for n, t in p.first.client_params.items()} for row in range(3)]
     there = [False] * 3
     for t in range(ROUNDS):
         before, seen = [*w], [*there]
@@ -264,13 +266,15 @@ def test_fedamp():
             w[row] = p.walk(w[row], batches(0), mu=0.3 / 0.2, centre=u)
             there[row] = True
     state = p.compare({}, w, prefix="")
-    assert sorted(there) == sorted(state.memory["clients/there"].tolist())
+    assert sorted(there) == sorted(state.server_memory["clients/there"].tolist())
 
 
 def test_fedem():
     """The leaves of both experts stand side by side."""
     p = Plain(alg.FedEM(experts=2, **FAST))
-    p.first.shared = {f"{k}.{n}": t[k] for n, t in p.first.shared.items() for k in (0, 1)}
+    p.first.server_params = {
+        f"{k}.{n}": t[k] for n, t in p.first.server_params.items() for k in (0, 1)
+    }
     pi = [torch.tensor([0.5, 0.5])] * 3
 
     def logp(w, k, x, y):
@@ -290,9 +294,9 @@ def test_fedem():
         return mine
 
     w, state = p.rounds(local), p.played()
-    close(w, {f"{k}.{n}": t[k] for n, t in state.shared.items() for k in (0, 1)}, **NEAR)
-    torch.testing.assert_close(state.local["pi"], torch.stack(pi), **NEAR)
-    assert (state.local["pi"] - 0.5).abs().max() > 1e-3
+    close(w, {f"{k}.{n}": t[k] for n, t in state.server_params.items() for k in (0, 1)}, **NEAR)
+    torch.testing.assert_close(state.client_params["pi"], torch.stack(pi), **NEAR)
+    assert (state.client_params["pi"] - 0.5).abs().max() > 1e-3
 
 
 def test_moons_term_is_its_formula():
@@ -313,12 +317,12 @@ def test_moons_term_is_its_formula():
 def test_moons_previous_model_is_the_one_that_was_trained():
     fed, algorithm = make_federation(SIZES), alg.MOON(batch_size=4)
     state = algorithm.init(fed, 0)
-    start = {n: t.clone() for n, t in state.shared.items()}
+    start = {n: t.clone() for n, t in state.server_params.items()}
     after, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=2)
-    (away,) = {*range(3)} - {*report.rows.tolist()}
-    for n, t in select_prefix(after.local, "previous.").items():
+    (away,) = {*range(3)} - {*report.clients.tolist()}
+    for n, t in select_prefix(after.client_params, "previous.").items():
         trained = start[n] - report.messages[n]
-        torch.testing.assert_close(t[report.rows], trained, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(t[report.clients], trained, rtol=1e-4, atol=1e-6)
         assert torch.equal(t[away], start[n])
 
 
@@ -340,7 +344,7 @@ class Inventor(torch.nn.Module):
 def test_invented_features_are_normalised_over_real_rows_only():
     torch.manual_seed(0)
     fed = make_federation((8,), model=MLP((6,)))
-    made = select_prefix(alg.FedGen(**SMALL).leaves(fed, 0), MADE)
+    made = select_prefix(alg.FedGen(**SMALL).init_params(fed, 0), MADE)
     u, y, weight = torch.rand(5, 3), torch.tensor([0, 1, 2, 0, 0]), torch.tensor([1.0, 1, 1, 0, 0])
     z = generate(made, u, y, 3, weight)
     torch.testing.assert_close(z[:3], generate(made, u[:3], y[:3], 3, weight[:3]))
@@ -351,13 +355,13 @@ def test_fedgens_generator_has_one_adam_for_all_rounds():
     """Against a loop that makes an nn.Module and a torch.optim.Adam once, before round 0."""
     fed, algorithm = make_federation(SIZES, model=MLP((6,))), alg.FedGen(batch_size=4, **SMALL)
     state = algorithm.init(fed, 0)
-    inventor = Inventor(select_prefix(state.shared, MADE))
+    inventor = Inventor(select_prefix(state.server_params, MADE))
     engine = torch.optim.Adam(inventor.parameters(), lr=5e-3)
     pool = (torch.bincount(fed.train.y[:24], minlength=3) / 24).cumsum(0)
     for t in range(3):
-        received = state.shared
+        received = state.server_params
         state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
-        share = torch.tensor([SIZES[row] for row in report.rows.tolist()])
+        share = torch.tensor([SIZES[row] for row in report.clients.tolist()])
         share = share / share.sum()
         sent = {n: torch.einsum("s,s...->...", share, t) for n, t in report.messages.items()}
         weight, bias = (received[n] - sent[n] for n in ("head.weight", "head.bias"))
@@ -370,4 +374,4 @@ def test_fedgens_generator_has_one_adam_for_all_rounds():
             engine.step()
         # What batch normalisation takes out again has no gradient but rounding.
         made = {MADE + n: v for n, v in inventor.named_parameters() if n != "first.bias"}
-        close(made, state.shared, rtol=1e-3, atol=1e-4)
+        close(made, state.server_params, rtol=1e-3, atol=1e-4)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from playing import play
 
 from benchmarks.robustness import odd
-from fedlib import MLP, CommonestLabel, MajorityClasses, MatchedHoldout, OptOut, Task
+from fedlib import MLP, MajorityClass, MajorityClasses, MatchedHoldout, OptOut, Task
 from fedlib.engine import evaluate, evaluate_global
 from fedlib.federation import OPTED_IN
 from fedlib.metrics import gradient_divergence, over_clients
@@ -73,17 +73,17 @@ def test_over_clients_by_hand(code, by_hand):
 
 def test_what_all_have_but_what_opted_out_lies_in_one_place():
     fed = make_federation((5, 0, 7))
-    fed.train.flat[5] = fed.train.flat[0]  # held twice
-    flag = torch.ones_like(fed.train.flat)
+    fed.train.indices[5] = fed.train.indices[0]  # held twice
+    flag = torch.ones_like(fed.train.indices)
     flag[9:] = 0
     fed = replace(fed, train=replace(fed.train, side={OPTED_IN: flag}))
     pooled = fed.pooled()
-    assert pooled.clients == 1 and pooled.sizes.tolist() == [8]
+    assert pooled.num_clients == 1 and pooled.sizes.tolist() == [8]
     home = fed.full_view().train
-    held = home.x[home.flat[:9]]
-    assert torch.equal(pooled.train.x[pooled.train.flat].unique(dim=0), held.unique(dim=0))
-    assert pooled.test.sizes.tolist() == [len(set(fed.test.flat.tolist()))]
-    assert fed.clients == 3
+    held = home.x[home.indices[:9]]
+    assert torch.equal(pooled.train.x[pooled.train.indices].unique(dim=0), held.unique(dim=0))
+    assert pooled.test.sizes.tolist() == [len(set(fed.test.indices.tolist()))]
+    assert fed.num_clients == 3
 
 
 HELD = MatchedHoldout(pool=600, validation=20, test=30)
@@ -98,7 +98,7 @@ def held_by(labels, test):
 
 def test_two_clients_by_hand():
     """The first holds 0, 2, 2 and is right on the one 2 of its tests, the second on two 1."""
-    fed, floor = held_by([[0, 2, 2], [1, 1, 1, 0]], test=[2, 1, 1, 0]), CommonestLabel()
+    fed, floor = held_by([[0, 2, 2], [1, 1, 1, 0]], test=[2, 1, 1, 0]), MajorityClass()
     state, report = play(floor, fed, 1, cohort=2)
     scores = evaluate(fed, floor, state, fed.test)
     assert scores.accuracy.tolist() == [0.25, 0.5]
@@ -126,23 +126,23 @@ def test_the_gate_of_a_label_that_nobody_holds_is_not_there():
 def test_a_newcomer_gets_the_commonest_label_of_all_examples():
     """Two of three clients say 0, and so does their mean vote; but most examples have a 1."""
     fed = held_by([[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [1] * 5], test=[1, 1, 1, 0])
-    state = CommonestLabel().init(fed, 0)
-    held = fed.test.flat
-    table = replace(fed.test, x=fed.test.x[held], y=fed.test.y[held], flat=torch.arange(12))
+    state = MajorityClass().init(fed, 0)
+    held = fed.test.indices
+    table = replace(fed.test, x=fed.test.x[held], y=fed.test.y[held], indices=torch.arange(12))
     only = replace(fed, test=table)
-    assert evaluate_global(only, CommonestLabel(), state) == 0.75
+    assert evaluate_global(only, MajorityClass(), state) == 0.75
 
 
 def test_what_opted_out_counts_at_home_only():
     """At home everything is known; the newcomer's vote is of what takes part."""
     whole = Task("digits", MajorityClasses(10, 40, p=0.9), MLP((4,)), HELD)
     fed = replace(whole, opt_out=OptOut(clients=0.7)).build(1).full_view()
-    floor, plain = CommonestLabel(), whole.build(1)
+    floor, plain = MajorityClass(), whole.build(1)
     states = floor.init(fed, 1), floor.init(plain, 1)
     pairs = zip((fed, plain), states, strict=True)
     same = [evaluate(f, floor, s, f.test).accuracy for f, s in pairs]
     np.testing.assert_array_equal(*same)
-    said = floor.ensemble(fed.net, states[0].shared, {"none": torch.zeros(1, 1)}, {})
+    said = floor.combine_clients(fed.net, states[0].server_params, {"none": torch.zeros(1, 1)}, {})
     inside = fed.participating_view().train.counts(10).sum(0)
     assert inside.sum() == 120 and int(said.argmax()) == int(inside.argmax())
     torch.testing.assert_close(said[0].exp(), (inside + 1) / 130)

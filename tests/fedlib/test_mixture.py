@@ -8,10 +8,11 @@ import torch
 from conftest import make_federation, parts_of, scatter
 from playing import SKEWED, play
 
-from fedlib import Experiment, FedAvg, LastClient, Local, Mixture, adam, run_with_state
+from fedlib import FedAvg, LastClient, Local, Mixture, adam
 from fedlib.engine import State, play_round
 from fedlib.federation import OPTED_IN
-from fedlib.models import MLP, Batch, LeNet, Net, select_prefix
+from fedlib.models import MLP, Batch, FunctionalModel, LeNet, select_prefix
+from fedrun import Experiment, run_with_state
 
 FAST = {"batch_size": 4, "epochs": 3, "client": adam(0.01), "stop": None}
 POOLS = ("probabilities", "log")
@@ -54,7 +55,7 @@ def test_loss_and_prediction_are_those_of_the_formula(fed, federated, pool, trai
     params, ctx = parts_of(fed, algorithm, state, 1)
     batch = Batch(x, y, torch.ones(10))
     assert float(algorithm.loss(fed.net, params, ctx, batch)) == pytest.approx(expected, rel=1e-5)
-    code = algorithm.encode(fed.net, params, x)
+    code = algorithm.shared_forward(fed.net, params, x)
     said = algorithm.predict(fed.net, params, ctx, code)
     np.testing.assert_allclose(said.logp.exp().numpy(), mixed, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(said.gate.numpy(), np.stack([1 - h, h], 1), rtol=1e-5)
@@ -62,12 +63,14 @@ def test_loss_and_prediction_are_those_of_the_formula(fed, federated, pool, trai
 
 def test_a_network_that_gives_out_p_for_log_p_is_trained_on_p(fed):
     """As released for Fashion-MNIST: -p(y) alone, -[h p_s(y) + (1 - h) p_g(y)] in the mixture."""
-    fed = replace(fed, net=Net(LeNet((2,), (9, 5), kernel=3, output="softmax"), (8, 8, 1), 10))
+    fed = replace(
+        fed, net=FunctionalModel(LeNet((2,), (9, 5), kernel=3, output="softmax"), (8, 8, 1), 10)
+    )
     x, y = fed.test.inputs(torch.arange(10)), fed.test.y[:10]
     batch, at = Batch(x, y, torch.ones(10)), (np.arange(10), y.numpy())
     first, mix = FedAvg().init(fed, 0), Mixture(pool="log", **FAST)
-    p = fed.net(first.shared, x).softmax(-1).numpy()
-    alone = FedAvg().loss(fed.net, first.shared, {}, batch)
+    p = fed.net(first.server_params, x).softmax(-1).numpy()
+    alone = FedAvg().loss(fed.net, first.server_params, {}, batch)
     assert float(alone) == pytest.approx(-p[at].mean(), rel=1e-5)
     state = scatter(mix.init(fed, 0, first), scale=0.5)
     f_g, f_s, h = (t.numpy() for t in probabilities(fed, mix, state, 1, x))
@@ -75,19 +78,19 @@ def test_a_network_that_gives_out_p_for_log_p_is_trained_on_p(fed):
     params, ctx = parts_of(fed, mix, state, 1)
     loss = mix.loss(fed.net, params, ctx, batch)
     assert float(loss) == pytest.approx(-mixed[at].mean(), rel=1e-5)
-    said = mix.predict(fed.net, params, ctx, mix.encode(fed.net, params, x))
+    said = mix.predict(fed.net, params, ctx, mix.shared_forward(fed.net, params, x))
     assert said.logp.argmax(1).tolist() == mixed.argmax(1).tolist()
 
 
 def test_what_opted_out_trains_gate_and_specialist_only(fed, federated):
     """002: the generalist learns from opt-in data. Client 1 opted out, client 2 in part."""
     algorithm = Mixture(train_global=True, **FAST)
-    of, place = fed.train.owners, torch.arange(len(fed.train.flat))
-    out = (of == 1) | (of == 2) & ((place - fed.train.spans[0][of]) % 2 == 0)
+    of, place = fed.train.owners, torch.arange(len(fed.train.indices))
+    out = (of == 1) | (of == 2) & ((place - fed.train.offsets[0][of]) % 2 == 0)
     fed.train.side[OPTED_IN] = (~out).long()
     state, _ = play(algorithm, fed, rounds=1, first=federated)
-    for name, leaf in federated.shared.items():
-        copies, own = state.local[f"copy.{name}"], state.local[f"own.{name}"]
+    for name, leaf in federated.server_params.items():
+        copies, own = state.client_params[f"copy.{name}"], state.client_params[f"own.{name}"]
         assert torch.equal(copies[1], leaf) and not torch.equal(own[1], leaf)
         assert not torch.equal(copies[0], leaf) and not torch.equal(copies[2], leaf)
 
@@ -115,13 +118,15 @@ def test_specialists_start_from_what_came_before(fed, federated):
     """001: fine-tuned ones; 002: from scratch; straight after the federation, its model."""
     tuned, _ = play(Local(batch_size=4), fed, first=federated)
     never, _ = play(Local(batch_size=4), fed)
-    alone, algorithm = State(federated.shared, never.local), Mixture(**FAST)
-    for n, leaf in federated.shared.items():
+    alone, algorithm = State(federated.server_params, never.client_params), Mixture(**FAST)
+    for n, leaf in federated.server_params.items():
         for first in (tuned, alone):
             begun = algorithm.init(fed, 0, first)
-            assert torch.equal(begun.local[f"own.{n}"], first.local[n])
-            assert torch.equal(begun.shared[f"global.{n}"], leaf), "handed on by the second stage"
-        assert torch.equal(algorithm.init(fed, 0, federated).local[f"own.{n}"][2], leaf)
+            assert torch.equal(begun.client_params[f"own.{n}"], first.client_params[n])
+            assert torch.equal(begun.server_params[f"global.{n}"], leaf), (
+                "handed on by the second stage"
+            )
+        assert torch.equal(algorithm.init(fed, 0, federated).client_params[f"own.{n}"][2], leaf)
 
 
 def test_gates_have_the_parameters_of_the_paper():
@@ -129,7 +134,7 @@ def test_gates_have_the_parameters_of_the_paper():
     state = Mixture().init(fed, 0, FedAvg().init(fed, 0))
 
     def count(prefix):
-        return sum(t[0].numel() for n, t in state.local.items() if n.startswith(prefix))
+        return sum(t[0].numel() for n, t in state.client_params.items() if n.startswith(prefix))
 
     assert count("own.") == fed.net.parameters() == 62_006
     assert count("gate.") == 61_241
@@ -143,18 +148,21 @@ def test_the_last_clients_model_is_handed_out_and_the_average_goes_on(fed):
         before = state
         state, report = play_round(average, fed, state, round=t, seed=0, cohort=2)
         other, _ = play_round(released, fed, other, round=t, seed=0, cohort=2)
-        for n, leaf in state.shared.items():
-            assert torch.equal(other.memory[f"average.{n}"], leaf)
-            last = before.shared[n] - report.messages[n][1]
-            torch.testing.assert_close(other.shared[n], last)
-    assert other.memory.keys() == {f"average.{n}" for n in state.shared}
-    judged = released.assign_models(fed, other, for_selection=True)
-    assert all(torch.equal(t, state.shared[n]) for n, t in judged.shared.items())
-    assert judged.memory == {} and average.assign_models(fed, state, for_selection=True) is state
+        for n, leaf in state.server_params.items():
+            assert torch.equal(other.server_memory[f"average.{n}"], leaf)
+            last = before.server_params[n] - report.messages[n][1]
+            torch.testing.assert_close(other.server_params[n], last)
+    assert other.server_memory.keys() == {f"average.{n}" for n in state.server_params}
+    judged = released.assign_clusters(fed, other, for_selection=True)
+    assert all(torch.equal(t, state.server_params[n]) for n, t in judged.server_params.items())
+    assert (
+        judged.server_memory == {}
+        and average.assign_clusters(fed, state, for_selection=True) is state
+    )
 
 
 def test_the_average_decides_which_round_the_last_clients_model_is_of():
-    how = {"rounds": 6, "cohort": 2, "evaluate_every": 1, "keep": "best"}
+    how = {"rounds": 6, "cohort": 2, "evaluate_every": 1, "select": "best"}
     kinds = (kind(client=adam(0.02), epochs=3) for kind in (FedAvg, LastClient))
     both = [run_with_state(Experiment(SKEWED, kind, **how), progress=False) for kind in kinds]
     average, released = both
@@ -167,5 +175,5 @@ def test_the_average_decides_which_round_the_last_clients_model_is_of():
     one, other = both("test_nll")
     assert (one.to_numpy() != other.to_numpy()).any()
     assert next(both("kept_round")).iloc[0] > 0
-    best = {n.removeprefix("average."): t for n, t in released[1].memory.items()}
-    assert all(torch.equal(t, best[n]) for n, t in average[1].shared.items())
+    best = {n.removeprefix("average."): t for n, t in released[1].server_memory.items()}
+    assert all(torch.equal(t, best[n]) for n, t in average[1].server_params.items())

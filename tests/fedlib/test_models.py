@@ -12,7 +12,16 @@ from torch import nn
 from fedlib import IFCA, MLP, EarlyStop, FedAvg, FedMix, LeNet, Local, Mixture, adam, sgd
 from fedlib.engine.costs import READERS, chunk_of
 from fedlib.engine.protocol import numbers_of
-from fedlib.models import Batch, BiLSTM, FastText, Net, ResNet, families, fedmix_lenet5, widened
+from fedlib.models import (
+    Batch,
+    BiLSTM,
+    FastText,
+    FunctionalModel,
+    ResNet,
+    architectures,
+    fedmix_lenet5,
+    widened,
+)
 
 COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
 TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)
@@ -20,7 +29,7 @@ TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)
 
 @pytest.mark.parametrize("code", GOLDEN["parameters"])
 def test_g2_parameter_counts(code):
-    net = Net(*eval(code, {**vars(families), **globals()}))
+    net = FunctionalModel(*eval(code, {**vars(architectures), **globals()}))
     assert [net.parameters(), net.width] == GOLDEN["parameters"][code]
     assert sum(t.numel() for t in net.init(0).values()) == net.parameters()
 
@@ -36,7 +45,11 @@ def textbook_lenet5():
 
 def test_the_default_is_the_textbook_network_with_pytorchs_own_init():
     torch.manual_seed(3)
-    net, twin, x = Net(LeNet(), COLOUR, 10), textbook_lenet5(), torch.randn(5, 3, 32, 32)
+    net, twin, x = (
+        FunctionalModel(LeNet(), COLOUR, 10),
+        textbook_lenet5(),
+        torch.randn(5, 3, 32, 32),
+    )
     params = net.init(3)
     pairs = zip(params.values(), twin.state_dict().values(), strict=True)
     assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
@@ -51,7 +64,7 @@ SMALL = [LeNet((3, 4), (9, 5), kernel=3), MLP((7, 6)), ResNet(blocks=1, widths=(
 def test_other_parameters_take_the_place_of_the_modules_own(spec):
     """Also where a layer keeps its weights in a list of its own, as a recurrent one does."""
     text = spec in TEXTS
-    net = Net(spec, (7,) if text else (12, 14, 2), 3)
+    net = FunctionalModel(spec, (7,) if text else (12, 14, 2), 3)
     x = torch.randint(0, 20, (4, 7)) if text else torch.randn(4, 2, 12, 14)
     own = {n: p.clone() for n, p in net.module.named_parameters()}
     params = {n: t.requires_grad_(True) for n, t in net.init(5).items()}
@@ -69,7 +82,7 @@ def test_other_parameters_take_the_place_of_the_modules_own(spec):
 
 
 def test_init_is_drawn_from_its_seed_and_from_nothing_else():
-    net, state = Net(MLP((7,)), (4, 4, 1), 3), torch.get_rng_state()
+    net, state = FunctionalModel(MLP((7,)), (4, 4, 1), 3), torch.get_rng_state()
     first = net.init(5)
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(3)
@@ -83,14 +96,14 @@ def test_init_is_drawn_from_its_seed_and_from_nothing_else():
 
 @pytest.mark.parametrize("spec", TEXTS, ids=repr)
 def test_a_word_beyond_the_vocabulary_is_unknown(spec):
-    net = Net(spec, (3,), 2)
+    net = FunctionalModel(spec, (3,), 2)
     params = net.init(0)
     rare, unknown = torch.tensor([[5, 20, 99]]), torch.tensor([[5, 1, 1]])
     assert torch.equal(net(params, rare), net(params, unknown))
 
 
 def test_fasttext_averages_padding_too():
-    net = Net(FastText(vocabulary=9, width=4), (3,), 2)
+    net = FunctionalModel(FastText(vocabulary=9, width=4), (3,), 2)
     words, average, linear = net.module.base
     text = torch.tensor([[4, 0, 0]])
     assert torch.equal(words.weight[0], torch.zeros(4))
@@ -99,14 +112,14 @@ def test_fasttext_averages_padding_too():
 
 
 def test_the_residual_blocks_halve_and_pass_by():
-    net = Net(ResNet(), COLOUR, 10)
+    net = FunctionalModel(ResNet(), COLOUR, 10)
     x, sizes = torch.randn(2, 3, 32, 32), []
     for layer in net.module.base:
         x = layer(x)
         sizes.append(tuple(x.shape[1:]))
     assert sizes[2:-2] == [(16, 32, 32)] * 4 + [(32, 16, 16)] * 3 + [(64, 8, 8)] * 3
     assert sizes[-1] == (64,)
-    block = Net(ResNet(blocks=1, widths=(2, 2)), (8, 8, 1), 3).module.base[3]
+    block = FunctionalModel(ResNet(blocks=1, widths=(2, 2)), (8, 8, 1), 3).module.base[3]
     for p in block.second.parameters():
         torch.nn.init.zeros_(p)
     z = torch.rand(1, 2, 8, 8)
@@ -114,7 +127,7 @@ def test_the_residual_blocks_halve_and_pass_by():
 
 
 def test_response_normalisation_sits_after_the_first_and_before_the_later_poolings():
-    kinds = [type(layer).__name__ for layer in Net(TURNED, COLOUR, 10).module.base]
+    kinds = [type(layer).__name__ for layer in FunctionalModel(TURNED, COLOUR, 10).module.base]
     first = ["Conv2d", "MaxPool2d", "ReLU", "LocalResponseNorm"]
     assert kinds[:8] == [*first, "Conv2d", "ReLU", "LocalResponseNorm", "MaxPool2d"]
 
@@ -136,7 +149,7 @@ def training(noise):
 
 
 def test_a_net_drops_with_noise_only_and_forgets_it():
-    net, plain = Net(DROPS, SHAPE, 3), Net(PLAIN, SHAPE, 3)
+    net, plain = FunctionalModel(DROPS, SHAPE, 3), FunctionalModel(PLAIN, SHAPE, 3)
     assert net.noise == 4 + 6 + 5 and plain.noise == 0
     assert net.parameters() == plain.parameters()
     params, x = net.init(0), torch.rand(8, 1, 12, 12)
@@ -167,8 +180,8 @@ def test_specialist_and_gate_drop_units_of_their_own():
     first = play(FedAvg(batch_size=4), fed, 2)[0]
     home = {"epochs": 2, "batch_size": 4, "client": sgd(0.1), "stop": None}
     both, plain = (Mixture(**home, expert=m, gate=m) for m in (DROPS, PLAIN))
-    assert [numbers_of(fed.net, n) for _, n in both.phases()[0].noise] == [15, 15]
-    ends = [play(mixture, fed, 1, first=first)[0].local for mixture in (both, plain)]
+    assert [numbers_of(fed.net, n) for _, n in both.phases()[0].random_inputs] == [15, 15]
+    ends = [play(mixture, fed, 1, first=first)[0].client_params for mixture in (both, plain)]
     for name in ("own.head.weight", "gate.head.weight"):
         assert not torch.allclose(ends[0][name], ends[1][name])
 
@@ -184,7 +197,7 @@ READING = [
 @pytest.mark.parametrize("algorithm", READING, ids=lambda a: type(a).__name__)
 def test_a_cohort_reads_together_what_each_would_read_alone(algorithm, spec):
     fed = texts((9, 4, 7))
-    fed.net = Net(spec, (10,), 3)
+    fed.net = FunctionalModel(spec, (10,), 3)
     together, one, two = (play(algorithm, fed, 2, chunk=c)[0] for c in (None, 1, 2))
     close(together.flat(), one.flat())
     close(together.flat(), two.flat())
@@ -192,7 +205,7 @@ def test_a_cohort_reads_together_what_each_would_read_alone(algorithm, spec):
 
 def test_the_steps_written_out_are_those_of_nn_lstm():
     """Its output, and what training makes of its parameters."""
-    _, ours = Net(TEXTS[0], (6,), 2).module.base
+    _, ours = FunctionalModel(TEXTS[0], (6,), 2).module.base
     plain = nn.LSTM(5, 4, batch_first=True, bidirectional=True)
     plain.load_state_dict(ours.state_dict())
     x = torch.randn(3, 6, 5)
@@ -206,21 +219,21 @@ def test_the_steps_written_out_are_those_of_nn_lstm():
 
 
 def test_readers_share_a_program_on_a_cpu():
-    large = replace(texts(), net=Net(BiLSTM(), (200,), 4))
+    large = replace(texts(), net=FunctionalModel(BiLSTM(), (200,), 4))
     assert large.net.batchable(large.device) and chunk_of(large, None) == READERS
 
 
 def test_only_the_first_tokens_of_a_text_are_read():
-    net = Net(BiLSTM(vocabulary=20, embedding=5, hidden=4, tokens=3), (6,), 2)
+    net = FunctionalModel(BiLSTM(vocabulary=20, embedding=5, hidden=4, tokens=3), (6,), 2)
     params, text = net.init(0), torch.randint(2, 20, (4, 6))
-    cut = Net(BiLSTM(vocabulary=20, embedding=5, hidden=4), (3,), 2)
+    cut = FunctionalModel(BiLSTM(vocabulary=20, embedding=5, hidden=4), (3,), 2)
     torch.testing.assert_close(net(params, text), cut(params, text[:, :3]))
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 6, 8), (1, 16, 2, 2), (2, 1, 5, 4)])
 def test_pooling_without_a_gradient_gives_the_same_numbers(shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    pool = families.MaxPool2d(2)
+    pool = architectures.MaxPool2d(2)
     with torch.no_grad():
         quick = pool(x), pool(x.contiguous(memory_format=torch.channels_last))
     assert all(torch.equal(pool(x), each) for each in quick)

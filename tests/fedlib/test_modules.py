@@ -17,9 +17,18 @@ from torch.utils.checkpoint import checkpoint
 
 from fedlib import IID, FedAvg, FedBN, LocalHoldout, MatchedHoldout, Task, adam, data, sgd, value
 from fedlib.engine import evaluate, play_round
-from fedlib.models import Batch, Family, Module, Net, ResNet, Statistics, add_prefix, select_prefix
-from fedlib.models.families import GateNet
-from fedlib.models.functional import Interceptor, is_statistic
+from fedlib.models import (
+    Architecture,
+    Batch,
+    FromFunction,
+    FunctionalModel,
+    ResNet,
+    Statistics,
+    add_prefix,
+    select_prefix,
+)
+from fedlib.models.architectures import GateNet
+from fedlib.models.interception import Interceptor, is_statistic
 from fedlib.values import from_code
 
 IMAGE, SIZES = (8, 8, 1), (11, 4, 10)
@@ -92,7 +101,7 @@ class Rows(nn.Module):
 
 
 def foreign(name, *arguments, **more):
-    return Module(f"{__name__}:{name}", arguments, **more)
+    return FromFunction(f"{__name__}:{name}", arguments, **more)
 
 
 NAMES = "batch_normed", "group_normed", "dropping", "Transformer", "Vectors"
@@ -111,7 +120,7 @@ OURS = [*SMALL, DROPS, GateNet((6, 5))]
 @pytest.mark.parametrize("family", [*FOREIGN, *OURS], ids=repr)
 def test_what_is_said_of_an_example_depends_on_no_other_and_on_no_chance(family):
     shape = (7,) if family in TEXTS else (32, 32, 3) if family in OURS else IMAGE
-    net, x = Net(family, shape, 3), torch.rand(6, *shape)
+    net, x = FunctionalModel(family, shape, 3), torch.rand(6, *shape)
     x = (20 * x).long() if family in TEXTS else x.movedim(-1, 1)
     params, state = net.init(1), torch.get_rng_state()
     together = net(params, x)
@@ -142,10 +151,10 @@ def test_modules_learn_as_they_learn_alone_and_are_averaged(name, frozen, chunk,
     family = foreign(name, frozen=frozen)
     fed, algorithm = images(family), FedAvg(**FAST, server=adam(0.1))
     state = algorithm.init(fed, 0)
-    begun = {n: t.clone() for n, t in state.shared.items()}
+    begun = {n: t.clone() for n, t in state.server_params.items()}
     end, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=3, chunk=chunk)
     averaged = {n: torch.zeros_like(t) for n, t in begun.items()}
-    for place, row in enumerate(report.rows):
+    for place, row in enumerate(report.clients):
         model = fed.net.module_of(0)
         missing, unexpected = model.load_state_dict(begun, strict=False)
         assert not unexpected and len(missing) == absent
@@ -158,8 +167,10 @@ def test_modules_learn_as_they_learn_alone_and_are_averaged(name, frozen, chunk,
         averaged = {n: t + SIZES[row] / sum(SIZES) * now[n] for n, t in averaged.items()}
     statistics = [n for n in begun if is_statistic(n)]
     assert len(statistics) == averages
-    close({n: averaged[n] for n in statistics}, end.shared, rtol=1e-3, atol=1e-5)
-    assert not any(n.partition("/")[0] in statistics for n in end.optimizer), "Adam knows of none"
+    close({n: averaged[n] for n in statistics}, end.server_params, rtol=1e-3, atol=1e-5)
+    assert not any(n.partition("/")[0] in statistics for n in end.server_optimizer), (
+        "Adam knows of none"
+    )
 
 
 def test_padding_is_not_normalised_and_one_example_has_no_variance():
@@ -228,7 +239,7 @@ class Forgetting(FedAvg):
     """Its loss hands no batch on."""
 
     def loss(self, net, params, ctx, batch):
-        return F.cross_entropy(net(select_prefix(params, *self.trains), batch.x), batch.y)
+        return F.cross_entropy(net(select_prefix(params, *self.trained), batch.x), batch.y)
 
 
 class Second(Forgetting):
@@ -236,8 +247,8 @@ class Second(Forgetting):
 
     trains, keeps = ("own.",), ("own.",)
 
-    def leaves(self, fed, seed):
-        model = FedAvg.leaves(self, fed, seed)
+    def init_params(self, fed, seed):
+        model = FedAvg.init_params(self, fed, seed)
         return {**model, **add_prefix(model, "own.")}
 
 
@@ -255,23 +266,27 @@ def test_fedbn_keeps_batchnorm_at_home():
     state, report = play(FedBN(**FAST), fed)
     names = "weight", "bias", "running_mean", "running_var"
     kept = {f"base.norms.{i}.{n}" for i in (0, 1) for n in names}
-    assert {*state.local} == kept and not kept & {*state.shared, *report.messages}
-    assert all(not torch.allclose(t[0], t[1]) for t in state.local.values())
+    assert {*state.client_params} == kept and not kept & {*state.server_params, *report.messages}
+    assert all(not torch.allclose(t[0], t[1]) for t in state.client_params.values())
     plain = images(FOREIGN[1])
-    assert equal(play(FedBN(**FAST), plain)[0].shared, play(FedAvg(**FAST), plain)[0].shared)
+    assert equal(
+        play(FedBN(**FAST), plain)[0].server_params, play(FedAvg(**FAST), plain)[0].server_params
+    )
 
 
 def test_a_frozen_backbone_is_computed_once_and_never_sent(monkeypatch):
     fed, said = images(foreign("dropping", frozen=("",))), []
     assert {*fed.net.init(0)} == {"head.weight", "head.bias"} and fed.net.noise == 0
-    there, heard = Net.features, said.append
-    monkeypatch.setattr(Net, "features", lambda n, w, x, *b: heard(len(x)) or there(n, w, x, *b))
+    there, heard = FunctionalModel.features, said.append
+    monkeypatch.setattr(
+        FunctionalModel, "features", lambda n, w, x, *b: heard(len(x)) or there(n, w, x, *b)
+    )
     algorithm = FedAvg(batch_size=None, epochs=3, client=sgd(0.5))
     _, report = play(algorithm, fed, rounds=1)
     assert said == [1, max(SIZES)], "all clients' together, in three epochs once, after one example"
-    for place, row in enumerate(report.rows):
+    for place, row in enumerate(report.clients):
         x, y = held_by(fed.train, row)
-        w = first = algorithm.init(fed, 0).shared
+        w = first = algorithm.init(fed, 0).server_params
         h = fed.net.features({}, x)
         for _ in range(3):
             loss = lambda w, h=h, y=y: F.cross_entropy(F.linear(h, *w.values()), y)  # noqa: E731
@@ -383,7 +398,7 @@ class Looked(nn.Module):
 
 
 @value
-class OfPlaces(Family):
+class OfPlaces(Architecture):
     reads_tokens = False
 
     def base(self, shape):
@@ -391,7 +406,7 @@ class OfPlaces(Family):
 
 
 @value
-class OfWords(Family):
+class OfWords(Architecture):
     reads_tokens = True
 
     def base(self, shape):
@@ -399,8 +414,8 @@ class OfWords(Family):
 
 
 @value
-class Silent(Family):
-    of: Family = OfPlaces()
+class Silent(Architecture):
+    of: Architecture = OfPlaces()
 
     def base(self, shape):
         return self.of.base(shape)
@@ -486,9 +501,9 @@ def test_what_is_advised_is_trained(name):
     together = 1 if fed.net.dry_run.unbatchable else 3
     one, three = (play(algorithm, fed, 2, chunk=chunk) for chunk in (1, together))
     near = {"atol": 1e-2} if name == "autocast" else {"rtol": 1e-3, "atol": 1e-5}
-    close(one[0].shared, three[0].shared, **near)
-    first = algorithm.init(fed, 0).shared
-    assert all(not torch.equal(t, first[n]) for n, t in one[0].shared.items())
+    close(one[0].server_params, three[0].server_params, **near)
+    first = algorithm.init(fed, 0).server_params
+    assert all(not torch.equal(t, first[n]) for n, t in one[0].server_params.items())
 
 
 def averaged(words, x):
@@ -516,11 +531,13 @@ def test_words_are_learnt_together_as_alone(name):
     layer, call, batchable = READ[name]
     read = lambda m, x, words: call(words, x)  # noqa: E731
     fed = texts()
-    fed.net = Net(Own(lambda: (Calling(read, layer()), 6)), (10,), 3)
+    fed.net = FunctionalModel(Own(lambda: (Calling(read, layer()), 6)), (10,), 3)
     assert (not fed.net.dry_run.unbatchable) == batchable
-    usual, alone = (play(FedAvg(**FAST), fed, 2, chunk=chunk)[0].shared for chunk in (None, 1))
+    usual, alone = (
+        play(FedAvg(**FAST), fed, 2, chunk=chunk)[0].server_params for chunk in (None, 1)
+    )
     close(usual, alone)
-    first, at = FedAvg().init(fed, 0).shared, layer().padding_idx
+    first, at = FedAvg().init(fed, 0).server_params, layer().padding_idx
     moved = (usual["base.layers.0.weight"] - first["base.layers.0.weight"]).norm(dim=1)
     still = {0} if name == "called" else set() if at is None else {at}
     assert {*np.flatnonzero(moved == 0).tolist()} == still
@@ -554,7 +571,7 @@ def test_a_strided_convolution_of_few_channels_is_a_dense_one(convolve, shape, k
 @refused("modules")
 def test_what_cannot_be_trained_is_refused_by_name(code, message):
     with pytest.raises(ValueError, match=message):
-        _ = Net(eval(code), IMAGE, 3).dry_run
+        _ = FunctionalModel(eval(code), IMAGE, 3).dry_run
 
 
 def torchvision():
@@ -571,26 +588,26 @@ def torchvision():
 @pytest.mark.slow
 def test_torchvisions_resnet18_is_federated():
     _library = torchvision()
-    whole = Module("torchvision.models:resnet18", (("num_classes", 7),), head="fc")
+    whole = FromFunction("torchvision.models:resnet18", (("num_classes", 7),), head="fc")
     fed = make_federation((4, 3), model=whole, shape=(32, 32, 3))
     assert fed.net.width == 512 and fed.net.parameters() == 11_176_512 + 512 * 3 + 3
     algorithm = FedBN(batch_size=2, client=sgd(0.01))
     state, report = play(algorithm, fed, rounds=1)
-    assert len(state.local) == 20 * 4 and report.losses.isfinite().all()
+    assert len(state.client_params) == 20 * 4 and report.losses.isfinite().all()
     x = fed.test.inputs(torch.arange(4))
     params, _ = parts_of(fed, algorithm, state, 0)
     torch.testing.assert_close(fed.net(params, x)[:1], fed.net(params, x[:1]), rtol=1e-4, atol=1e-4)
     frozen = make_federation((4, 3), model=replace(whole, frozen=("",)), shape=(32, 32, 3))
     state, _ = play(FedAvg(client=sgd(0.1)), frozen, rounds=1)
-    assert {*state.shared} == {"head.weight", "head.bias"}
+    assert {*state.server_params} == {"head.weight", "head.bias"}
 
 
 def test_a_spec_that_comes_as_text_may_name_only_what_was_allowed(monkeypatch, tmp_path):
     """What is not is tried in test_robustness; one's own Python is free."""
-    monkeypatch.setattr("fedlib.models.families.ALLOWED", {"odd_one"})  # as by --import
+    monkeypatch.setattr("fedlib.models.architectures.ALLOWED", {"odd_one"})  # as by --import
     (tmp_path / "odd_one.py").write_text("from os import system\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert from_code("Module('odd_one:net')").function == "odd_one:net"
+    assert from_code("FromFunction('odd_one:net')").function == "odd_one:net"
     with pytest.raises(ValueError, match=r"'odd_one:system'.*--import posix"):
-        from_code("Module('odd_one:system')")
-    assert from_code(repr(Module("math:floor"))) == Module("math:floor"), "made here"
+        from_code("FromFunction('odd_one:system')")
+    assert from_code(repr(FromFunction("math:floor"))) == FromFunction("math:floor"), "made here"

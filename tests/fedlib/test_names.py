@@ -8,24 +8,19 @@ from small import play
 
 from fedlib import (
     MLP,
-    ByColumn,
-    Experiment,
     FedAvg,
     FedMix,
     HoldoutByColumn,
     LocalHoldout,
-    RunDiverged,
+    NaturalPartition,
     Task,
     data,
-    evaluate,
-    frame,
     partition,
-    predict,
     sgd,
     value,
 )
 from fedlib.partition import IID
-from fedlib.runs import find, run_with_state
+from fedrun import Experiment, RunDiverged, evaluate, find_result, frame, predict, run_with_state
 
 HOSPITALS = ["10", "9", "east", "north", "south", "west"]  # in their order as texts
 RNG = np.random.default_rng(0)
@@ -36,14 +31,16 @@ X, Y = RNG.normal(size=(240, 4)), RNG.integers(2, size=240)
 @pytest.fixture
 def task(places):
     data.add("wards", (X, Y, {"hospital": WHERE}), class_names=("well", "ill"))
-    return Task("wards", ByColumn("hospital", clients=3), MLP((4,)), LocalHoldout())
+    return Task("wards", NaturalPartition("hospital", clients=3), MLP((4,)), LocalHoldout())
 
 
 def test_clients_that_were_drawn_have_the_names_of_their_column(task):
     fed = task.build(5)
     part = task.divide(5).parts["train"]
     assert [{*WHERE[part.client(i)].tolist()} for i in range(3)] == [{n} for n in fed.client_names]
-    assert replace(task, partition=ByColumn("hospital")).build(0).client_names == (*HOSPITALS,)
+    assert replace(task, partition=NaturalPartition("hospital")).build(0).client_names == (
+        *HOSPITALS,
+    )
     assert replace(task, partition=IID(3)).build(0).client_names == ()
     turned = fed.permuted(np.array([2, 0]))
     assert turned.client_names == (fed.client_names[2], fed.client_names[0])
@@ -53,10 +50,13 @@ def test_clients_that_were_drawn_have_the_names_of_their_column(task):
 
 
 WRAPPED = {
-    "LabelPermuted(ByColumn('hospital'), 2)": HOSPITALS,
-    "RepeatedDeals(ByColumn('hospital'), 2)": [*HOSPITALS, *(f"{n} (2)" for n in HOSPITALS)],
-    "ClientSubset(LabelPermuted(ByColumn('hospital', 6), 2), 3, 5)": ["north", "south"],
-    "LabelPermuted(ClientSubset(ByColumn('hospital', 6), 0, 2), 2)": ["10", "9"],
+    "LabelPermuted(NaturalPartition('hospital'), 2)": HOSPITALS,
+    "RepeatedPartition(NaturalPartition('hospital'), 2)": [
+        *HOSPITALS,
+        *(f"{n} (2)" for n in HOSPITALS),
+    ],
+    "ClientSubset(LabelPermuted(NaturalPartition('hospital', 6), 2), 3, 5)": ["north", "south"],
+    "LabelPermuted(ClientSubset(NaturalPartition('hospital', 6), 0, 2), 2)": ["10", "9"],
 }
 
 
@@ -69,9 +69,9 @@ def test_what_stands_around_a_partition_keeps_its_names(code):
 
 
 def test_names_come_with_a_result_wherever_it_is_read(task):
-    e = Experiment(task, FedMix(experts=2), rounds=1, cohort=2, seed=5, audit=True)
+    e = Experiment(task, FedMix(experts=2), rounds=1, cohort=2, seed=5, audit_labels=True)
     result, names = play(e), task.build(5).client_names
-    assert result.client_names == find(e).client_names == names
+    assert result.client_names == find_result(e).client_names == names
     assert result.class_names == ("well", "ill")
     table = frame({"mine": [result]})
     scored = table[table["metric"] == "test_accuracy"]
@@ -128,7 +128,7 @@ def test_clients_are_trained_and_scored_on_their_own_part_of_a_given_test_split(
     x = np.random.default_rng(1).normal(size=(400, 3))
     y = ((x[:, 0] > 0) ^ (who == "bob")).astype(int)
     data.add("users", (x[::2], y[::2], {"user": who[::2]}), (x[1::2], y[1::2], {"user": who[1::2]}))
-    task = Task("users", ByColumn("user"), MLP((4,)), HoldoutByColumn(owner="user"))
+    task = Task("users", NaturalPartition("user"), MLP((4,)), HoldoutByColumn(owner="user"))
     fed = task.build(0)
     tests = [fed.test.y[fed.test.client(i)].tolist() for i in range(2)]
     assert tests == [y[1::2][:100].tolist(), y[1::2][100:].tolist()]

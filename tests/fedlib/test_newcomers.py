@@ -15,7 +15,7 @@ from fedlib import algorithms as alg
 from fedlib.algorithms.local import LATENT, VAE
 from fedlib.engine import evaluate_global, play_round
 from fedlib.models import MLP, Batch, select_prefix
-from fedlib.models.families import auto_encoder, evidence, evidence_bound
+from fedlib.models.architectures import auto_encoder, evidence, evidence_bound
 from fedlib.partition import IID, ClientSubset, Dirichlet, LocalHoldout, MatchedHoldout, Rotated
 
 SIZES = (12, 3, 9)
@@ -35,34 +35,36 @@ def test_newcomers_train_what_is_local_and_send_nothing(of):
     first, _ = play(of, make_federation(SIZES))
     kept = copy.deepcopy(first)
     joined = make_federation((7, 8), seed=5)
-    algorithm = alg.Newcomers(of=of, batch_size=4, client=sgd(0.5))
+    algorithm = alg.NewClients(of=of, batch_size=4, client=sgd(0.5))
     begun = algorithm.init(joined, 0, first)
-    start = {n: t.clone() for n, t in begun.local.items()}
-    assert begun.local.keys() == first.local.keys()
+    start = {n: t.clone() for n, t in begun.client_params.items()}
+    assert begun.client_params.keys() == first.client_params.keys()
     state, report = play(algorithm, joined, 2, first=first)
     assert not report.messages and not report.weights and int(report.upload.sum()) == 0
-    assert equal(state.shared, kept.shared) and equal(first.local, kept.local)
-    for name, leaf in state.local.items():
-        assert leaf.shape == (2, *kept.local[name].shape[1:])
+    assert equal(state.server_params, kept.server_params) and equal(
+        first.client_params, kept.client_params
+    )
+    for name, leaf in state.client_params.items():
+        assert leaf.shape == (2, *kept.client_params[name].shape[1:])
         assert not torch.equal(leaf, start[name]) and not torch.equal(*leaf)
-    assert state.local.keys() == kept.local.keys()
+    assert state.client_params.keys() == kept.client_params.keys()
 
 
 def test_new_clients_of_dbe_remember_their_mean_features():
     """Its running mean moves to the batch's at its clients' rate, which is theirs, too."""
     of, fed = alg.DBE(batch_size=None, client=sgd(0.3)), make_federation((5, 5))
-    algorithm = alg.Newcomers(of=of, batch_size=None, client=sgd(0.3))
+    algorithm = alg.NewClients(of=of, batch_size=None, client=sgd(0.3))
     first, _ = play(of, make_federation(SIZES), 1)
     state, _ = play(algorithm, fed, 1, first=first)
     for row in (0, 1):
-        h = fed.net.features(state.shared, fed.train.inputs(fed.train.client(row))).mean(0)
-        torch.testing.assert_close(state.local["running.mean"][row], h)
+        h = fed.net.features(state.server_params, fed.train.inputs(fed.train.client(row))).mean(0)
+        torch.testing.assert_close(state.client_params["running.mean"][row], h)
 
 
 def gates_of(fed, algorithm, state, x):
     """Every client's gate and log p_w(y|x, z), expert by expert."""
     gates = []
-    for row in range(fed.clients):
+    for row in range(fed.num_clients):
         params, ctx = parts_of(fed, algorithm, state, row)
         q = params["phi"].softmax(1)
         q = sum(ctx["p_y"][c] * q[c] for c in range(fed.classes))
@@ -83,9 +85,11 @@ def test_fedmix_marginalises_the_gates_of_all_clients(personal_bias):
     gate = sum(p * g for p, g in zip(share, gates_of(fed, algorithm, state, x), strict=True))
     total = 0
     for k in range(2):
-        w = {n: t[k] for n, t in select_prefix(state.shared, "experts.").items()}
+        w = {n: t[k] for n, t in select_prefix(state.server_params, "experts.").items()}
         if personal_bias:
-            w["head.bias"] = sum(p * b for p, b in zip(share, state.local["bias"], strict=True))
+            w["head.bias"] = sum(
+                p * b for p, b in zip(share, state.client_params["bias"], strict=True)
+            )
         total = total + gate[:, k : k + 1] * fed.net(w, x).softmax(-1)
     told = told_newcomers(algorithm, fed, state)
     torch.testing.assert_close(told.exp(), total, rtol=1e-4, atol=1e-5)
@@ -99,7 +103,7 @@ def test_clients_without_shared_parts_average_their_predictions():
     x = fed.test.inputs(torch.arange(len(fed.test.y)))
     total = 0
     for row, n in enumerate(SIZES):
-        own = {name: t[row] for name, t in state.local.items()}
+        own = {name: t[row] for name, t in state.client_params.items()}
         total = total + n / sum(SIZES) * fed.net(own, x).softmax(-1)
     torch.testing.assert_close(told_newcomers(alg.Local(), fed, state).exp(), total)
 
@@ -153,7 +157,7 @@ def fitted(algorithm, fed, first=None, **more):
 def test_the_auto_encoder_has_the_papers_parameters():
     leaves = auto_encoder(784, (512, 256), 32, seed=0)
     assert (count(leaves, "encoder"), count(leaves, "decoder")) == (549_696, 542_224)
-    assert alg.Densities().hidden == (512, 256) and alg.Densities().latent == 32
+    assert alg.VAEDensity().hidden == (512, 256) and alg.VAEDensity().latent == 32
 
 
 def dense(leaves, half, x, layers):
@@ -192,16 +196,18 @@ def test_the_evidence_of_a_code_of_one_number_is_the_integral():
 
 
 def test_only_the_auto_encoders_move_and_only_they_are_counted():
-    fed, algorithm = make_federation(VOTERS), alg.Densities(of=OF, epochs=2, **TINY)
+    fed, algorithm = make_federation(VOTERS), alg.VAEDensity(of=OF, epochs=2, **TINY)
     first = scatter(OF.init(fed, 0))
-    before = {n: t.clone() for n, t in {**first.shared, **first.local}.items()}
+    before = {n: t.clone() for n, t in {**first.server_params, **first.client_params}.items()}
     begun = algorithm.init(fed, 0, first)
-    fresh = {n: t.clone() for n, t in begun.local.items()}
+    fresh = {n: t.clone() for n, t in begun.client_params.items()}
     state, report = fitted(algorithm, fed, first)
-    close(before, {**state.shared, **state.local}, rtol=0, atol=0)
+    close(before, {**state.server_params, **state.client_params}, rtol=0, atol=0)
     for name, leaf in fresh.items():
         if name.startswith(VAE):
-            assert torch.equal(leaf[0], leaf[1]) and not torch.equal(state.local[name], leaf)
+            assert torch.equal(leaf[0], leaf[1]) and not torch.equal(
+                state.client_params[name], leaf
+            )
     numbers = count({n: t[0] for n, t in fresh.items()}, VAE)
     assert numbers == 64 * 6 + 6 + 6 * 5 + 5 + 5 * 4 + 4 + 2 * 5 + 5 + 5 * 6 + 6 + 6 * 64 + 64
     assert not report.messages and report.download.tolist() == [0] * 3
@@ -210,12 +216,12 @@ def test_only_the_auto_encoders_move_and_only_they_are_counted():
 
 def test_the_auto_encoder_sees_stored_pixels_and_noise():
     """Bytes / 255, in the order of their memory; without noise the posterior mean."""
-    fed, algorithm = make_federation((5,), shape=(8, 4, 2)), alg.Densities(of=alg.FedAvg(), **TINY)
+    fed, algorithm = make_federation((5,), shape=(8, 4, 2)), alg.VAEDensity(of=alg.FedAvg(), **TINY)
     (phase,) = algorithm.phases()
-    assert (phase.noise, phase.watch, phase.train) == ((("latent", 2),), "loss", (VAE,))
-    params = select_prefix(algorithm.init(fed, 0, alg.FedAvg().init(fed, 0)).local, "")
+    assert (phase.random_inputs, phase.monitor, phase.train) == ((("latent", 2),), "loss", (VAE,))
+    params = select_prefix(algorithm.init(fed, 0, alg.FedAvg().init(fed, 0)).client_params, "")
     params = {n: t[0] for n, t in params.items()}
-    ctx = algorithm.broadcast(fed, alg.FedAvg().init(fed, 0))
+    ctx = algorithm.round_constants(fed, alg.FedAvg().init(fed, 0))
     batch = Batch(fed.train.inputs(fed.train.client(0)), torch.zeros(5), torch.ones(5))
     u = torch.tensor([0.1586553, 0.8413447]).expand(5, 2)  # a standard deviation to either side
     pixels = fed.train.x[fed.train.client(0)].flatten(1) / 255
@@ -229,24 +235,24 @@ def test_the_auto_encoder_sees_stored_pixels_and_noise():
 @pytest.mark.parametrize("of", [OF, *(FEDERATIONS[n] for n in ("Personal", "FedMix, bias"))])
 def test_votes_are_weighed_by_who_knows_the_example(of):
     """p(s|x) ~ p(x|s) p(s), eq. 18: client by client, in a plain loop."""
-    fed, algorithm = make_federation(VOTERS), alg.Densities(of=of, samples=3, epochs=3, **TINY)
+    fed, algorithm = make_federation(VOTERS), alg.VAEDensity(of=of, samples=3, epochs=3, **TINY)
     state, _ = fitted(algorithm, fed)
     state = scatter(state, seed=4, scale=0.05)
     everyone = torch.arange(len(fed.test.y))
     x, pixels = fed.test.inputs(everyone), fed.test.x.flatten(1) / 255
-    noise = algorithm.broadcast(fed, state)["vae:noise"]
+    noise = algorithm.round_constants(fed, state)["vae:noise"]
     assert noise.shape == (3, 2)
     scores, votes = [], []
-    code = of.encode(fed.net, state.shared, x)
+    code = of.shared_forward(fed.net, state.server_params, x)
     for row, n in enumerate(VOTERS):
         params, ctx = parts_of(fed, algorithm, state, row)
         log_p = evidence(select_prefix(params, VAE), pixels, noise)
         scores.append(math.log(n / sum(VOTERS)) + log_p)
-        votes.append(of.client_output(fed.net, params, ctx, code))
+        votes.append(of.new_client_output(fed.net, params, ctx, code))
     weight = torch.stack(scores).softmax(0)
     assert (weight.max(1).values - weight.min(1).values > 0.05).any()  # x does matter
     pairs = [*zip(weight, votes, strict=True)]
     mean = {name: sum(w[:, None] * v[name] for w, v in pairs) for name in votes[0]}
-    expected = of.ensemble(fed.net, state.shared, code, mean)
+    expected = of.combine_clients(fed.net, state.server_params, code, mean)
     told = told_newcomers(algorithm, fed, state)
     torch.testing.assert_close(told, expected, rtol=1e-3, atol=1e-4)

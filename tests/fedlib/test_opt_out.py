@@ -8,17 +8,18 @@ import torch
 from conftest import make_federation, told_newcomers
 from playing import BATTERY, FAST, cohort_of
 
-from fedlib import IID, MLP, ByColumn, FastText, LabelPermuted, Rotated, Task, adam
+from fedlib import IID, MLP, FastText, LabelPermuted, NaturalPartition, Rotated, Task, adam
 from fedlib import data as datasets
 from fedlib.algorithms import IFCA, FedAMP, FedAvg, FedMix, Local, Mixture, PMMoE, PrunedFedMix
 from fedlib.algorithms.fedmix import MEMORY
-from fedlib.algorithms.local import SecondStage
+from fedlib.algorithms.local import Finetuning
 from fedlib.engine import evaluate, evaluate_global, play_round, select
+from fedlib.engine.as_module import module_of
 from fedlib.engine.protocol import train_view
-from fedlib.engine.trained import module_of
 from fedlib.federation import OPTED_IN
 from fedlib.partition import ClientSubset, LocalHoldout, MatchedHoldout, OptOut
-from fedlib.runs import Experiment, built, run
+from fedrun import Experiment, run
+from fedrun.train import built
 
 SIZES = (11, 6, 9, 7)
 
@@ -29,9 +30,9 @@ def opted(side=None):
     inside = torch.cat([torch.ones(11), torch.zeros(6), torch.arange(9) % 3, torch.ones(7)]) > 0
     # A validation set of its own for client 1, which must stay at home as well.
     held = replace(fed.validation, x=fed.validation.x.clone(), y=fed.validation.y.clone())
-    others = held.flat[held.owners != 1].unique()
+    others = held.indices[held.owners != 1].unique()
     pool = torch.arange(sum(SIZES), len(held.y))
-    held.flat[6:12] = pool[~torch.isin(pool, others)][:6]
+    held.indices[6:12] = pool[~torch.isin(pool, others)][:6]
     train = replace(fed.train, side={**fed.train.side, OPTED_IN: inside.long()})
     return replace(fed, train=train, validation=held)
 
@@ -42,14 +43,14 @@ def changed(fed, pixels, labels):
     out = home.train.side[OPTED_IN] == 0
     train = replace(home.train, x=home.train.x.clone(), y=home.train.y.clone())
     held = replace(home.validation, x=home.validation.x.clone(), y=home.validation.y.clone())
-    for table, rows in ((train, train.flat[out]), (held, held.client(1))):
+    for table, rows in ((train, train.indices[out]), (held, held.client(1))):
         table.x[rows], table.y[rows] = pixels(table.x[rows]), labels(table.y[rows])
-    return replace(home, train=train, validation=held, everything=False)
+    return replace(home, train=train, validation=held, includes_opted_out=False)
 
 
 def first_of(algorithm, fed, rounds):
     """The state that a second stage begins with."""
-    if not isinstance(algorithm, SecondStage | Mixture):
+    if not isinstance(algorithm, Finetuning | Mixture):
         return None
     return states(getattr(algorithm, "of", FedAvg(**FAST)), fed, rounds)[-1][0]
 
@@ -57,7 +58,7 @@ def first_of(algorithm, fed, rounds):
 def states(algorithm, fed, rounds, first=None):
     """The state and the report after every round, in which trained leaves are scored, too."""
     out = [(algorithm.init(fed, 0, first), None)]
-    how = {"seed": 0, "cohort": 3 if algorithm.federates else 4, "score": True}
+    how = {"seed": 0, "cohort": 3 if algorithm.communicates else 4, "score": True}
     for t in range(rounds):
         out.append(play_round(algorithm, fed, out[-1][0], round=t, **how))
     return out[1:]
@@ -76,18 +77,18 @@ def asked(algorithm, fed):
     yield {"init:" + n: t.clone() for n, t in state.flat().items()}
     state = algorithm.before_round(fed, state, ROWS)
     yield state.flat()
-    start = algorithm.start(fed, state, ROWS[:1])
-    context = algorithm.client_context(fed, state, ROWS[:1])
+    start = algorithm.client_params(fed, state, ROWS[:1])
+    context = algorithm.client_constants(fed, state, ROWS[:1])
     yield {**start, **{"ctx:" + n: t for n, t in context.items()}}
-    yield algorithm.broadcast(fed, state)
-    yield algorithm.client_end(cohort_of(algorithm, fed, state, ROWS[:1]), start, ({}, {}))[1]
+    yield algorithm.round_constants(fed, state)
+    yield algorithm.postprocess(cohort_of(algorithm, fed, state, ROWS[:1]), start, ({}, {}))[1]
     for table in (fed.train, fed.validation):
-        held = table.flat
+        held = table.indices
         yield {"x": table.x[held], "y": table.y[held], "sizes": torch.as_tensor(table.sizes)}
         yield table.side
-    settled = algorithm.assign_models(fed, state)
+    settled = algorithm.assign_clusters(fed, state)
     yield settled.flat()
-    yield algorithm.observe(fed, settled)
+    yield algorithm.log_metrics(fed, settled)
     yield {"shares": fed.shares("label"), "sizes": fed.sizes}
 
 
@@ -96,10 +97,10 @@ def played(algorithm, fed, scored):
     for state, report in states(algorithm, fed, 2, first_of(algorithm, fed, 2)):
         yield report.messages
         yield {**report.weights, "down": report.download, "up": report.upload}
-        yield algorithm.weights(fed, state, torch.as_tensor(report.rows), report.messages)
-        after = algorithm.aggregate(fed, state, torch.as_tensor(report.rows), report.messages)
+        yield algorithm.weights(fed, state, torch.as_tensor(report.clients), report.messages)
+        after = algorithm.aggregate(fed, state, torch.as_tensor(report.clients), report.messages)
         yield {n: t.clone() for n, t in after.flat().items()}
-        yield algorithm.assign_models(fed, state).flat()
+        yield algorithm.assign_clusters(fed, state).flat()
         if scored:
             yield {"together": torch.tensor(evaluate_global(fed, algorithm, state))}
             yield {"nll": torch.tensor(evaluate(fed, algorithm, state, fed.test).nll)[ROWS]}
@@ -112,7 +113,7 @@ def test_whoever_is_handed_a_federation_sees_nothing_of_what_opted_out(name, cha
     fed, algorithm = opted(), ASKING[name]
     feds = fed, changed(fed, *change)
     pairs = [*zip(*(asked(algorithm, f) for f in feds), strict=True)]
-    if algorithm.federates:
+    if algorithm.communicates:
         # Client 1 predicts with its own labels, so that they must be some.
         scored = change is CHANGES["what might be"]
         pairs += zip(*(played(algorithm, f, scored) for f in feds), strict=True)
@@ -137,14 +138,14 @@ def test_the_global_model_is_scored_whoever_opts_out(order):
     """Also where it is the first client, whose share of the examples is 0: all say the same."""
     fed = opted().permuted(np.array(order))
     (state, _), y = states(FedAvg(epochs=9, **FAST), fed, 2)[-1], fed.test.y
-    right = fed.net.logp(state.shared, fed.test.inputs(torch.arange(len(y)))).argmax(-1) == y
+    right = fed.net.logp(state.server_params, fed.test.inputs(torch.arange(len(y)))).argmax(-1) == y
     assert (y != 0).any() and right[y != 0].any()
     assert evaluate_global(fed, FedAvg(), state) == pytest.approx(float(right.double().mean()))
 
 
 def test_an_algorithm_cannot_claim_not_to_federate():
     class Liar(FedAvg):
-        federates = False
+        communicates = False
 
     fed = opted()
     with pytest.raises(RuntimeError, match="Liar does not federate, yet sends"):
@@ -153,20 +154,20 @@ def test_an_algorithm_cannot_claim_not_to_federate():
 
 # What counts clients must not count those who stay out: alpha is sigma / M.
 COUNTING = {"FedAMP, sigma / M": FedAMP(lam=1.0, sigma=1.0, **FAST)}
-FEDERATING = {name: a for name, a in {**BATTERY, **COUNTING}.items() if a.federates}
+FEDERATING = {name: a for name, a in {**BATTERY, **COUNTING}.items() if a.communicates}
 
 
 @pytest.mark.parametrize("algorithm", FEDERATING.values(), ids=FEDERATING)
 def test_federating_is_as_if_they_had_never_been_there(algorithm):
     """All members, next to a federation without the rows and examples of the others."""
     fed = opted()
-    only = replace(fed.participating_view().permuted(ROWS.numpy()), members=None)
+    only = replace(fed.participating_view().permuted(ROWS.numpy()), participants=None)
     (_, (one, _)), (_, (other, _)) = (
         states(algorithm, f, 2, first_of(algorithm, f, 2)) for f in (fed, only)
     )
-    members = {n: t[ROWS] if n.startswith("clients/") else t for n, t in one.memory.items()}
-    assert all(same_bits(t, other.shared[n]) for n, t in one.shared.items())
-    assert all(same_bits(t, other.memory[n]) for n, t in members.items())
+    members = {n: t[ROWS] if n.startswith("clients/") else t for n, t in one.server_memory.items()}
+    assert all(same_bits(t, other.server_params[n]) for n, t in one.server_params.items())
+    assert all(same_bits(t, other.server_memory[n]) for n, t in members.items())
 
 
 @pytest.mark.parametrize("algorithm", FEDERATING.values(), ids=FEDERATING)
@@ -175,15 +176,17 @@ def test_no_sum_has_a_term_of_a_client_that_opted_out(algorithm):
     fed = opted()
     fed.participating_view().shares("label")[1] = torch.nan
     state = algorithm.init(fed, 0, first_of(algorithm, fed, 1))
-    told = {n: t for n, t in state.memory.items() if n.startswith("clients/")}
-    for leaf in (t for t in [*state.local.values(), *told.values()] if t.is_floating_point()):
+    told = {n: t for n, t in state.server_memory.items() if n.startswith("clients/")}
+    for leaf in (
+        t for t in [*state.client_params.values(), *told.values()] if t.is_floating_point()
+    ):
         leaf[1] = torch.nan
     state, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=3)
-    kept = [t[ROWS] for n, t in state.memory.items() if n in told]
-    for t in (*state.shared.values(), *report.messages.values(), *kept):
+    kept = [t[ROWS] for n, t in state.server_memory.items() if n in told]
+    for t in (*state.server_params.values(), *report.messages.values(), *kept):
         assert not t.isnan().any()
-    for name, t in algorithm.observe(fed.participating_view(), state).items():
-        assert not (t[ROWS] if t.ndim and len(t) == fed.clients else t).isnan().any(), name
+    for name, t in algorithm.log_metrics(fed.participating_view(), state).items():
+        assert not (t[ROWS] if t.ndim and len(t) == fed.num_clients else t).isnan().any(), name
     assert not told_newcomers(algorithm, fed, state).isnan().any()
     together = module_of(fed, algorithm, state)(fed.test.inputs(torch.arange(5)))
     assert not together.isnan().any()
@@ -193,8 +196,8 @@ def test_experts_are_sent_to_members_only():
     """Two of three members are sent both; by the memory of the server client 1 would be, too."""
     fed, algorithm = opted().participating_view(), PrunedFedMix(experts=2, eta=0.5)
     state = algorithm.init(fed, 0)
-    state.memory[MEMORY][3] = torch.tensor([0.0, 1.0])
-    assert algorithm.observe(fed, state)["experts_sent"] == pytest.approx(5 / 3)
+    state.server_memory[MEMORY][3] = torch.tensor([0.0, 1.0])
+    assert algorithm.log_metrics(fed, state)["experts_sent"] == pytest.approx(5 / 3)
 
 
 def test_rows_stay_in_place_and_hold_what_takes_part():
@@ -202,7 +205,11 @@ def test_rows_stay_in_place_and_hold_what_takes_part():
     inside, stay = fed.participating_view(), [17 + i for i in (1, 2, 4, 5, 7, 8)]
     assert inside.train.side["angle"][11:17].tolist() == angles[stay].tolist()
     assert inside is fed.participating_view() and inside.participating_view() is inside
-    assert inside.train.sizes.tolist() == [11, 0, 6, 7] and inside.members.tolist() == [0, 2, 3]
+    assert inside.train.sizes.tolist() == [11, 0, 6, 7] and inside.participants.tolist() == [
+        0,
+        2,
+        3,
+    ]
     assert inside.validation.sizes.tolist() == [6, 0, 6, 6]
     deciding = fed.eval_view()
     assert deciding is fed.full_view().eval_view() is deciding.eval_view() and deciding.home is None
@@ -210,11 +217,13 @@ def test_rows_stay_in_place_and_hold_what_takes_part():
     assert deciding.train.sizes.tolist() == [11, 6, 6, 7], "who is no member knows all of its own"
     assert not len(inside.train.client(1))
     home = fed.full_view()
-    held = home.train.flat[stay]
+    held = home.train.indices[stay]
     assert torch.equal(inside.train.x[inside.train.client(2)], home.train.x[held])
     assert OPTED_IN not in inside.train.side
     assert home.participating_view() is inside is inside.full_view() and home.full_view() is home
-    assert home.train.sizes.tolist() == list(SIZES) and home.members is None, "all that they have"
+    assert home.train.sizes.tolist() == list(SIZES) and home.participants is None, (
+        "all that they have"
+    )
     whole = make_federation(SIZES)
     assert whole.participating_view() is whole and whole.full_view() is whole is whole.eval_view()
 
@@ -225,7 +234,7 @@ def test_no_table_that_an_algorithm_is_handed_holds_what_opted_out(share):
     task = replace(TASK, held_out=LocalHoldout(), balanced=0, opt_out=OptOut(0.5, share=share))
     fed = task.build(0)
     for view in (fed.participating_view(), train_view(FedAvg(), fed.full_view())):
-        assert view.home is None and view.full_view() is view is view.eval_view()
+        assert view.all_data is None and view.full_view() is view is view.eval_view()
         for table in (view.train, view.validation, view.test):
             assert len(table.x) == len(table.y) == sum(table.sizes)
         assert torch.equal(view.train.y.bincount(minlength=10), view.train.counts(10).sum(0))
@@ -251,7 +260,7 @@ def test_some_of_the_clients_opt_out_as_they_do_among_all():
     some = replace(whole, partition=ClientSubset(whole.partition, first=5, last=8))
     theirs, mine = (task.build(3).full_view().train for task in (whole, some))
     last = theirs.owners >= 5
-    assert torch.equal(theirs.flat[last], mine.flat)
+    assert torch.equal(theirs.indices[last], mine.indices)
     assert torch.equal(theirs.side[OPTED_IN][last], mine.side[OPTED_IN])
     assert 0 < mine.side[OPTED_IN].sum() < theirs.side[OPTED_IN].sum()
 
@@ -279,8 +288,8 @@ def test_those_who_opted_out_train_at_home():
     """A specialist and a gate for everybody, from examples that the federation never saw."""
     alone = Local(batch_size=10, epochs=3, client=adam(1e-2))
     home = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
-    tuned = Experiment(TASK, alone, after=FEDERATED, **home)
-    mixed = Experiment(TASK, Mixture(epochs=5, client=adam(1e-2)), after=tuned, **home)
+    tuned = Experiment(TASK, alone, first_stage=FEDERATED, **home)
+    mixed = Experiment(TASK, Mixture(epochs=5, client=adam(1e-2)), first_stage=tuned, **home)
     metrics = run(mixed, device="cpu", progress=False).metrics.to_pandas()
     last = metrics[metrics["round"] == 1].groupby("metric")["value"]
     assert last.mean()["balanced_accuracy"] > 0.3 and last.count()["balanced_accuracy"] == 8
@@ -292,7 +301,7 @@ def test_everybody_is_scored_on_one_balanced_test_set():
     held, real = fed.balanced.padded(np.arange(8))
     assert held.shape == (8, 100) and real.all() and fed.balanced.sizes.tolist() == [100] * 8
     assert torch.bincount(fed.balanced.y[held[0]]).tolist() == [10] * 10
-    assert (held == held[0]).all() and len(fed.balanced.flat) == 100, "stored once"
+    assert (held == held[0]).all() and len(fed.balanced.indices) == 100, "stored once"
     scores = evaluate(fed, FedAvg(), FedAvg().init(fed, 0), fed.balanced)
     assert len(set(scores.accuracy)) == 1, "one global model has one score"
 
@@ -304,7 +313,7 @@ def test_a_balanced_set_can_be_of_examples_that_nobody_trains_on_or_is_tested_on
     chosen = fed.balanced.client(0)
     assert torch.bincount(fed.balanced.y[chosen]).tolist() == [10] * 10
     assert fed.balanced.x is fed.validation.x and fed.validation.x is fed.train.x
-    assert not torch.isin(chosen, fed.train.flat).any()
+    assert not torch.isin(chosen, fed.train.indices).any()
     experiment = replace(FEDERATED, task=replace(TASK, balanced_on="validation"))
     logged = set(run(experiment, progress=False).metrics.to_pandas()["metric"])
     assert "balanced_validation_accuracy" in logged and "balanced_accuracy" not in logged
@@ -331,7 +340,9 @@ def test_words_are_ranked_by_those_who_take_part(places, monkeypatch):
     hospital = np.array(["x", "x", "y", "x"] * 20)
     datasets.add("said", (texts, [0, 1] * 40, {"hospital": hospital}), (["c b"], [0]))
     assert datasets.load("said").vocabulary == ("<pad>", "<unk>", "c", "a", "b")
-    task = Task("said", ByColumn("hospital"), FastText(9, 2), LocalHoldout(test=0.01, validation=0))
+    task = Task(
+        "said", NaturalPartition("hospital"), FastText(9, 2), LocalHoldout(test=0.01, validation=0)
+    )
     assert task.fit(0).ids.tolist() == [0, 1, 2, 3, 4]
     out = next(s for s in range(9) if len(replace(task, opt_out=OptOut(0.5)).fit(s).ids) and
                not replace(task, opt_out=OptOut(0.5)).build(s).train.sizes[1])  # fmt: skip
@@ -346,9 +357,11 @@ def test_words_are_ranked_by_those_who_take_part(places, monkeypatch):
 def test_a_second_stage_sees_numbers_as_the_first_one_did(places):
     x, y, columns = patients("numbers")
     datasets.add("patients", (x + 30 * columns["hospital"][:, None], y, columns))
-    task = Task("patients", ByColumn("hospital"), MLP((5,)), LocalHoldout(), opt_out=OptOut(0.5))
+    task = Task(
+        "patients", NaturalPartition("hospital"), MLP((5,)), LocalHoldout(), opt_out=OptOut(0.5)
+    )
     first = Experiment(task, FedAvg(**FAST), rounds=1, cohort=2)
-    second = Experiment(replace(task, opt_out=None), Local(**FAST), 1, 1.0, after=first)
+    second = Experiment(replace(task, opt_out=None), Local(**FAST), 1, 1.0, first_stage=first)
     scale = [built(e).train.scale for e in (first, second)]
     assert torch.equal(*scale) and not torch.equal(scale[0], second.task.build(0).train.scale)
 

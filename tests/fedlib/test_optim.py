@@ -39,7 +39,7 @@ def fresh(seed=0):
 
 def stored(memory):
     """The memory after a checkpoint."""
-    return State.from_flat(State({}, {}, memory).flat()).optimizer
+    return State.from_flat(State({}, {}, memory).flat()).server_optimizer
 
 
 @pytest.mark.parametrize("rows", [False, True], ids=["whole", "by row"])
@@ -131,11 +131,11 @@ def test_a_row_asleep_stands_still_with_its_moments_and_its_step_count(optimizer
 def test_checkpoints_with_both_memories_in_one_group_are_read(algorithm):
     fed = TASK.build(0)
     state, _ = play_round(algorithm, fed, algorithm.init(fed, 0), round=0, seed=0, cohort=1.0)
-    assert state.memory and state.optimizer
+    assert state.server_memory and state.server_optimizer
     old = {re.sub("^(optimizer|memory):", "server:", n): t for n, t in state.flat().items()}
     assert not any(n.startswith(("optimizer:", "memory:")) for n in old)
     again = State.from_flat(old)
-    for part in ("shared", "local", "optimizer", "memory"):
+    for part in ("server_params", "client_params", "server_optimizer", "server_memory"):
         assert equal(getattr(again, part), getattr(state, part))
 
 
@@ -147,7 +147,7 @@ import sys
 from benchmarks.robustness.tiny import TASK
 from fedlib.algorithms import FedAvg, GPFL
 from fedlib.optim import adam
-from fedlib.runs import Experiment, run
+from fedrun import Experiment, run
 for a in (FedAvg(client=adam(), server=adam()), GPFL()):
     run(Experiment(TASK, a, 1, cohort=2), device="cpu", progress=False)
 print(sorted({"torch._dynamo", "torch._inductor", "sympy"} & {*sys.modules}))

@@ -11,11 +11,11 @@ from dealing import REQUESTS, balanced, deal, printed, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlib import IID, ByColumn, LabelPermuted, partition
-from fedlib.partition import Dirichlet, RepeatedDeals, Rotated
+from fedlib import IID, LabelPermuted, NaturalPartition, partition
+from fedlib.partition import Dirichlet, RepeatedPartition, Rotated
 from fedlib.partition.draws import (
+    LabelledExamples,
     Partition,
-    Pool,
     cut_groups,
     generator_of,
     generators_of,
@@ -117,7 +117,7 @@ def user_columns(n):
 def test_every_way_to_hold_out_has_its_golden_draws(code):
     held_out, made = eval(code), ((50, 0), (30, 1))
     labels, other = (alike(balanced(10, n, s), **user_columns(10 * n)) for n, s in made)
-    dealt = Rotated(LabelPermuted(ByColumn(), 3)), LabelPermuted(IID(3, 40), 3)
+    dealt = Rotated(LabelPermuted(NaturalPartition(), 3)), LabelPermuted(IID(3, 40), 3)
     found = divide(dealt[isinstance(held_out, MatchedHoldout)], held_out, labels, other, 10, 6)
     told = [[found.origin[name], printed(part)[:8]] for name, part in found.parts.items()]
     assert told == GOLDEN["held_out"][code] and [*found.parts] == ["train", "validation", "test"]
@@ -152,10 +152,10 @@ def cut(request, held_out, test=TEST):
 
 
 @value
-class Handing(partition.Request):
+class Handing(partition.Partitioner):
     """Deals what a test says."""
 
-    def deal(self, pool, seed):
+    def partition(self, pool, seed):
         return self.found(pool)
 
 
@@ -240,7 +240,7 @@ def check_matched(held_out, division):
 
 
 def test_copies_of_the_data_are_held_out_with_mirrored_only():
-    request = Rotated(RepeatedDeals(IID(6, 30), 2), angles=(0, 180), alpha=None)
+    request = Rotated(RepeatedPartition(IID(6, 30), 2), angles=(0, 180), alpha=None)
     division = divide(request, MatchedHoldout(60, 5, 5), TRAIN, TEST, CLASSES, 0)
     train, validation = (examples(division, name) for name in ("train", "validation"))
     assert len(train) == 2 * len(set(train)) == 360 and not set(train) & set(validation)
@@ -355,12 +355,14 @@ MOMENTS = {
 def test_times_are_no_words(told):
     """As words 10 came before 9."""
     given, expected = MOMENTS[told]
-    pool = Pool(np.zeros(len(given), int), np.arange(len(given)), 1, {"when": np.array(given)})
+    pool = LabelledExamples(
+        np.zeros(len(given), int), np.arange(len(given)), 1, {"when": np.array(given)}
+    )
     assert pool.times("when").tolist() == expected
 
 
 def own(**columns):
-    return divide(ByColumn("user"), HoldoutByColumn(0.4, 0.0, **columns), USERS, MORE, 2, 3)
+    return divide(NaturalPartition("user"), HoldoutByColumn(0.4, 0.0, **columns), USERS, MORE, 2, 3)
 
 
 WHO, YEAR = np.array(["ann", "bob"]).repeat(10), np.tile(np.arange(2000, 2010), 2)
@@ -373,7 +375,7 @@ def test_clients_are_tested_on_the_latest_of_their_examples():
     found = own(time="year").parts
     assert [sorted(row) for row in rows(found["test"])] == [[6, 7, 8, 9], [16, 17, 18, 19]]
     held = HoldoutByColumn(0.4, 0.5, time="year")
-    found = divide(ByColumn("user"), held, USERS, MORE, 2, 3).parts
+    found = divide(NaturalPartition("user"), held, USERS, MORE, 2, 3).parts
     assert rows(found["validation"])[0] == [3, 4, 5] and rows(found["train"])[0] == [0, 1, 2]
 
 
@@ -386,12 +388,12 @@ def test_clients_are_tested_on_their_own_examples_of_the_test_split():
 
 
 @value
-class Parts(partition.Request):
+class Parts(partition.Partitioner):
     """Every user becomes so many clients, or, below 1, as many users one client."""
 
     parts: float = 2.0
 
-    def deal(self, pool, seed):
+    def partition(self, pool, seed):
         who = np.unique(pool.column("user"), return_inverse=True)[1]
         rank = np.array([(who[:i] == u).sum() for i, u in enumerate(who)])
         owner = who * int(self.parts) + rank % int(self.parts) if self.parts >= 1 else 0 * who
@@ -422,13 +424,15 @@ def test_a_column_says_which_part_an_example_is_of():
     some = alike(USERS.labels, **USERS.columns, fold=said)
     held = HoldoutByColumn(validation=0.5, part="fold", group="ward", merge=False)
     with pytest.raises(ValueError, match="'ward' 0 has examples for train and for test"):
-        divide(ByColumn("user"), held, some, MORE, 2, 0)
+        divide(NaturalPartition("user"), held, some, MORE, 2, 0)
     held = HoldoutByColumn(validation=0.5, part="fold")
-    found = divide(ByColumn("user"), held, some, MORE, 2, 0).parts
+    found = divide(NaturalPartition("user"), held, some, MORE, 2, 0).parts
     assert rows(found["test"]) == [[4, 5, 6, 7], [16, 17, 18, 19]]
     assert found["validation"].sizes.tolist() == found["train"].sizes.tolist() == [3, 3]
     some.columns["fold"] = np.where(said == "test", "validation", said)
-    found = divide(ByColumn("user"), HoldoutByColumn(0.5, part="fold"), some, MORE, 2, 0).parts
+    found = divide(
+        NaturalPartition("user"), HoldoutByColumn(0.5, part="fold"), some, MORE, 2, 0
+    ).parts
     assert rows(found["validation"]) == [[4, 5, 6, 7], [16, 17, 18, 19]]
     assert found["test"].sizes.tolist() == found["train"].sizes.tolist() == [3, 3]
 
@@ -450,9 +454,11 @@ def test_tests_of_strangers_are_left_out_and_said_to_be():
     """Who is drawn out of the federation is no stranger."""
     more = alike(MORE.labels, user=np.where(MORE.columns["user"] == "ann", "eve", "bob"))
     with pytest.warns(UserWarning, match="2 examples .* left out: .* 'user', as row 1 has 'eve'"):
-        found = divide(ByColumn("user"), HoldoutByColumn(owner="user"), USERS, more, 2, 0)
+        found = divide(NaturalPartition("user"), HoldoutByColumn(owner="user"), USERS, more, 2, 0)
     assert rows(found.parts["test"]) == [[], [0, 2, 3, 4]]
-    alone = divide(ByColumn("user", clients=1), HoldoutByColumn(owner="user"), USERS, MORE, 2, 0)
+    alone = divide(
+        NaturalPartition("user", clients=1), HoldoutByColumn(owner="user"), USERS, MORE, 2, 0
+    )
     name = alone.parts["test"].names[0]
     assert {*MORE.columns["user"][alone.parts["test"].flat]} == {name}
 

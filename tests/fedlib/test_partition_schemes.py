@@ -11,8 +11,23 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
-from fedlib import ByColumn, ClassDirichlet, Dirichlet, MajorityClasses, Pachinko, Rotated, Shards
-from fedlib.partition import IID, LabelPermuted, LocalHoldout, QuantitySkew, RepeatedDeals, divide
+from fedlib import (
+    ClassDirichlet,
+    Dirichlet,
+    MajorityClasses,
+    NaturalPartition,
+    Pachinko,
+    Rotated,
+    Shards,
+)
+from fedlib.partition import (
+    IID,
+    LabelPermuted,
+    LocalHoldout,
+    QuantitySkew,
+    RepeatedPartition,
+    divide,
+)
 from fedlib.partition.draws import examples
 from fedlib.values import from_dict, to_dict
 
@@ -34,7 +49,7 @@ SCHEMES = {
                  st.sampled_from(["distinct", "disjoint"])),
     "Shards": (Shards, clients, some),
     "Pachinko": (Pachinko, clients, sizes, alphas, alphas, st.just("family")),
-    "ByColumn": (ByColumn, st.just("writer"), st.none() | some),
+    "ByColumn": (NaturalPartition, st.just("writer"), st.none() | some),
 }  # fmt: skip
 
 
@@ -81,7 +96,7 @@ def test_what_every_scheme_promises(scheme, data, seed):
 
 def check_sizes(request, part, labels, pool, columns):
     n, sizes = len(pool), part.sizes
-    if isinstance(request, ByColumn):
+    if isinstance(request, NaturalPartition):
         own = {w: sorted(p for p in pool if columns["writer"][p] == w) for w in "abcde"}
         own = {w: mine for w, mine in own.items() if mine}
         assert part.clients == (request.clients or len(own))
@@ -209,9 +224,9 @@ def test_pachinko_has_the_distribution_of_one_draw_at_a_time():
 
 def test_writers_by_hand_and_some_of_them_at_random():
     labels, names = [0, 1, 0, 1, 1], ["b", "a", "a", "c", "b"]
-    assert rows(deal(ByColumn(), labels, writer_id=names)) == [[1, 2], [0, 4], [3]]
-    assert rows(deal(ByColumn(), labels, 0, [3, 4], writer_id=names)) == [[4], [3]]
-    writer, some = np.repeat(np.arange(40), 5), ByColumn(clients=10)
+    assert rows(deal(NaturalPartition(), labels, writer_id=names)) == [[1, 2], [0, 4], [3]]
+    assert rows(deal(NaturalPartition(), labels, 0, [3, 4], writer_id=names)) == [[4], [3]]
+    writer, some = np.repeat(np.arange(40), 5), NaturalPartition(clients=10)
     dealt = (deal(some, np.zeros(200, int), seed, writer_id=writer) for seed in (0, 1))
     one, other = (writer[part.flat[::5]].tolist() for part in dealt)
     assert one == sorted(set(one)) and len(one) == 10 and one != other
@@ -238,7 +253,7 @@ def test_another_part_has_the_same_client_but_other_draws():
 def test_one_angle_per_client_comes_in_blocks_and_ends_with_the_row():
     request = Rotated(IID(4, 2), angles=(0, 180), alpha=None)
     assert deal(request, np.zeros(8, int)).side["angle"].tolist() == [0] * 4 + [1] * 4
-    request = Rotated(LabelPermuted(ByColumn(), 2), angles=(0, 90), alpha=None)
+    request = Rotated(LabelPermuted(NaturalPartition(), 2), angles=(0, 90), alpha=None)
     part = deal(request, [0, 0, 1, 1], writer_id=[0, 1, 1, 1])
     assert set(part.side) == {"angle", "permutation"}
     assert part.side["angle"].tolist() == [0, 1, 1, 1]
@@ -252,10 +267,12 @@ def test_tables_of_permutations_are_all_there_are_and_do_not_depend_on_how_many(
 
 
 def test_a_repeated_deal_is_several_deals():
-    part = deal(RepeatedDeals(Rotated(ByColumn()), 3), [0] * 5, writer_id=[0, 0, 0, 1, 1])
+    part = deal(
+        RepeatedPartition(Rotated(NaturalPartition()), 3), [0] * 5, writer_id=[0, 0, 0, 1, 1]
+    )
     assert rows(part) == [[0, 1, 2], [3, 4]] * 3 and set(part.side) == {"angle"}
     labels = balanced(4, 25)
-    one, two = deal(IID(5), labels), deal(RepeatedDeals(IID(5)), labels)
+    one, two = deal(IID(5), labels), deal(RepeatedPartition(IID(5)), labels)
     assert rows(two)[:5] == rows(one) != rows(two)[5:]
     assert sorted(two.flat[100:].tolist()) == list(range(100))
 
@@ -268,7 +285,7 @@ def test_published_sizes(name):
     part = deal(request, labels, classes=len(counts))
     assert part.sizes.tolist()[: len(of["sizes"])] == of["sizes"]
     assert (part.counts(labels, len(counts)) > 0).sum(1).mean() == pytest.approx(of["spread"])
-    kept, held = request.cut(examples(labels, None, len(counts)), 0, 0.25)
+    kept, held = request.split_off(examples(labels, None, len(counts)), 0, 0.25)
     assert held.sizes.sum() == of["tested"]
     assert kept.sizes.tolist() == [int(0.75 * n) for n in part.sizes]
     assert len(np.unique(part.flat)) == len(labels) == part.sizes.sum()

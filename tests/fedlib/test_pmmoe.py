@@ -14,8 +14,8 @@ from fedlib import algorithms as alg
 from fedlib.algorithms.mixture import GATE
 from fedlib.algorithms.pmmoe import KEPT, POOL
 from fedlib.engine import State, evaluate, play_round
-from fedlib.models import MLP, Net, select_prefix
-from fedlib.models.families import GateNet
+from fedlib.models import MLP, FunctionalModel, select_prefix
+from fedlib.models.architectures import GateNet
 from fedlib.optim import sgd
 from fedlib.privacy import PartsAudit
 
@@ -37,15 +37,15 @@ def begun(of, **options):
 
 def trusting(state, gate):
     """The state in which client s trusts expert gate[s] only, whatever it sees."""
-    local = {n: t * 0 if n.startswith(GATE) else t for n, t in state.local.items()}
+    local = {n: t * 0 if n.startswith(GATE) else t for n, t in state.client_params.items()}
     local[f"{GATE}head.bias"][range(len(gate)), gate] = FIRM
-    return State(state.shared, local, memory=state.memory)
+    return State(state.server_params, local, server_memory=state.server_memory)
 
 
 def said(fed, of, state, row):
     """What an algorithm says to a client of some tests."""
     params, ctx = client(fed, of, state, row)
-    code = of.encode(fed.net, state.shared, fed.test.inputs(torch.arange(9)))
+    code = of.shared_forward(fed.net, state.server_params, fed.test.inputs(torch.arange(9)))
     return of.predict(fed.net, params, ctx, code)
 
 
@@ -63,7 +63,7 @@ def test_a_gate_that_trusts_the_own_expert_changes_no_prediction(of, top):
 def test_a_gate_that_trusts_another_gives_it_this_clients_entry(of):
     fed, first, algorithm, state = begun(of)
     state = trusting(state, [1, 2, 0])
-    bare = of.encode(fed.net, first.shared, fed.test.inputs(torch.arange(9)))
+    bare = of.shared_forward(fed.net, first.server_params, fed.test.inputs(torch.arange(9)))
     for row, other in enumerate([1, 2, 0]):
         params, ctx = client(fed, of, first, row)
         theirs, _ = client(fed, of, first, other)
@@ -81,8 +81,8 @@ def test_only_gates_move_and_nothing_but_the_pool_is_sent(of):
     moved = {n for n, t in state.flat().items() if not torch.equal(t, kept[n])}
     assert moved and all(n.startswith(f"local:{GATE}") for n in moved)
     assert not report.messages
-    mine = sum(t[0].nbytes for n, t in first.local.items() if n.startswith(of.experts))
-    model = sum(t.nbytes for n, t in first.shared.items() if not of.is_local(n))
+    mine = sum(t[0].nbytes for n, t in first.client_params.items() if n.startswith(of.experts))
+    model = sum(t.nbytes for n, t in first.server_params.items() if not of.is_local(n))
     assert report.upload.tolist() == [mine] * 3
     assert report.download.tolist() == [3 * mine + model] * 3
 
@@ -95,7 +95,7 @@ def test_energies_against_a_plain_loop(of):
     for j in range(len(SIZES)):
         x = fed.train.inputs(fed.train.client(j))
         params, ctx = client(fed, of, first, j)
-        code = of.encode(fed.net, first.shared, x)
+        code = of.shared_forward(fed.net, first.server_params, x)
         entry = of.opened(fed.net, params, ctx, code).entry
         outs = []
         for other in range(3):
@@ -115,10 +115,10 @@ def test_energies_at_a_high_temperature_are_mean_products():
     of, t = alg.FedPer(**SPLIT), 1e6
     fed, _, algorithm, state = begun(of, temperature=t, denoise=0.4)
     energies = algorithm.energies(fed, state) - t * math.log(fed.classes)
-    assert state.local[KEPT].dtype == torch.float32
+    assert state.client_params[KEPT].dtype == torch.float32
     for j in range(len(SIZES)):
         params, ctx = client(fed, algorithm, state, j)
-        code = algorithm.encode(fed.net, params, fed.train.inputs(fed.train.client(j)))
+        code = algorithm.shared_forward(fed.net, params, fed.train.inputs(fed.train.client(j)))
         heads = algorithm._outputs(fed.net, params, ctx, code)
         heads = heads / heads.norm(dim=-1, keepdim=True)
         expected = (heads * heads[:, [j]]).mean(-1).mean(0)
@@ -141,10 +141,10 @@ def test_the_least_energies_are_left_out_and_never_the_own(gamma, experts, out):
 
 def test_an_expert_left_out_has_no_weight():
     fed, _, algorithm, state = begun(alg.FedPer(batch_size=4), denoise=0.4)
-    assert state.local[KEPT].sum(1).tolist() == [2, 2, 2]
+    assert state.client_params[KEPT].sum(1).tolist() == [2, 2, 2]
     for row in range(3):
         gate = said(fed, algorithm, state, row).gate
-        assert (gate[:, state.local[KEPT][row] == 0] == 0).all()
+        assert (gate[:, state.client_params[KEPT][row] == 0] == 0).all()
         torch.testing.assert_close(gate.sum(-1), torch.ones(9))
 
 
@@ -162,7 +162,7 @@ def test_only_the_largest_weights_count(renormalised):
 def test_the_bias_begins_at_the_own_expert():
     of = alg.FedPer(batch_size=4, client=sgd(0.5))
     ways = [begun(of, own_expert_bias=b) for b in (0.0, 3.0, FIRM)]
-    shares = [algorithm.observe(fed, state) for fed, _, algorithm, state in ways]
+    shares = [algorithm.log_metrics(fed, state) for fed, _, algorithm, state in ways]
     own = [float(s["gate_share"].diagonal().mean()) for s in shares]
     assert own[0] < 0.6 < 0.8 < own[1] < own[2] == 1.0
     assert float(shares[2]["gate_entropy"].max()) == 0.0
@@ -171,15 +171,15 @@ def test_the_bias_begins_at_the_own_expert():
 @nine
 def test_what_experts_are_worth_and_how_their_errors_go_together(of):
     fed, _, algorithm, same = begun(of)
-    seen = algorithm.observe(fed, same)
+    seen = algorithm.log_metrics(fed, same)
     right = []
     for other in range(3):
         state = trusting(same, [other] * 3)
         right.append(evaluate(fed, algorithm, state, fed.test).accuracy)
     np.testing.assert_allclose(seen["expert_accuracy"].numpy(), np.stack(right, 1), rtol=1e-6)
-    pool = select_prefix(same.shared, POOL)
+    pool = select_prefix(same.server_params, POOL)
     alike = {f"{POOL}{n}": t[:1].expand_as(t).clone() for n, t in pool.items()}
-    agreed = algorithm.observe(fed, State({**same.shared, **alike}, same.local))
+    agreed = algorithm.log_metrics(fed, State({**same.server_params, **alike}, same.client_params))
     spread, worth = agreed["error_spread"][:, 0], agreed["expert_accuracy"][:, 0]
     assert spread.tolist() == pytest.approx([3.0 if 0 < share < 1 else 1.0 for share in worth])
 
@@ -193,8 +193,8 @@ def test_after_fedbabu_the_servers_base_or_the_own_one_is_used(own):
     algorithm = alg.PMMoE(of=of)
     state = trusting(algorithm.init(fed, 0, tuned), range(3))
     expected = alg.Local() if own else alg.FedPer()
-    heads = {n: t for n, t in tuned.local.items() if n.startswith("head.")}
-    theirs = tuned if own else State(federated.shared, heads)
+    heads = {n: t for n, t in tuned.client_params.items() if n.startswith("head.")}
+    theirs = tuned if own else State(federated.server_params, heads)
     before = evaluate(fed, expected, theirs, fed.test)
     after = evaluate(fed, algorithm, state, fed.test)
     np.testing.assert_allclose(after.nll, before.nll, rtol=1e-5)
@@ -202,10 +202,10 @@ def test_after_fedbabu_the_servers_base_or_the_own_one_is_used(own):
 
 def test_a_gate_sees_raw_images_below_bases_and_features_elsewhere():
     fed, _, algorithm, state = begun(alg.LGFedAvg(batch_size=4))
-    assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 144)
+    assert state.client_params[f"{GATE}base.1.weight"].shape == (3, 128, 144)
     assert not algorithm.precompute(fed.net, *client(fed, algorithm, state, 0), one(fed, 0)).replace
     *_, state = begun(alg.FedPer(batch_size=4))
-    assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 7)
+    assert state.client_params[f"{GATE}base.1.weight"].shape == (3, 128, 7)
 
 
 @pytest.mark.parametrize(("made", "seen"), [(numbers, 6), (texts, 6), (make_federation, 64)])
@@ -215,7 +215,7 @@ def test_a_gate_over_bases_sees_examples_unless_these_are_tokens(made, seen):
     joint, _ = play(alg.FedSynMoE(batch_size=4), fed, 1)
     mixed, report = play(alg.PMMoE(of=of, epochs=1), fed, 1, first=play(of, fed, 1)[0])
     for state in (joint, mixed):
-        assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, seen)
+        assert state.client_params[f"{GATE}base.1.weight"].shape == (3, 128, seen)
     assert report.losses.isfinite().all() and (report.losses > 0).all()
 
 
@@ -232,10 +232,12 @@ def two_clients():
 def test_heads_tell_labels_by_hand():
     """One step from the same head: eta mean ([y = c] - p(c|x)) (1 + sum of h), client by client."""
     of, fed = alg.FedPer(batch_size=None, client=sgd(0.5)), two_clients()
-    fresh = of.init(fed, 0).shared | {n: t[0] for n, t in of.init(fed, 0).local.items()}
+    fresh = of.init(fed, 0).server_params | {
+        n: t[0] for n, t in of.init(fed, 0).client_params.items()
+    }
     first, _ = play(of, fed, 1)
     audit = PartsAudit(of=of)
-    found = audit.observe(fed, audit.init(fed, 0, first))
+    found = audit.log_metrics(fed, audit.init(fed, 0, first))
     assert found["held_labels"].tolist() == [[1, 1, 0], [0, 0, 1]]
     for row in range(2):
         x, y = fed.train.inputs(fed.train.client(row)), fed.train.y[fed.train.client(row)]
@@ -243,9 +245,9 @@ def test_heads_tell_labels_by_hand():
         error = torch.nn.functional.one_hot(y, 3) - p
         moved = 0.5 * (error * (1 + h.sum(1, keepdim=True))).mean(0)
         torch.testing.assert_close(found["labels_from_parts"][row], moved, rtol=1e-4, atol=1e-6)
-    base = first.shared
+    base = first.server_params
     for asker, other in ((0, 1), (1, 0)):
-        head = {n: t[other] for n, t in first.local.items()}
+        head = {n: t[other] for n, t in first.client_params.items()}
         said = fed.net(base | head, fed.train.inputs(fed.train.client(asker))).argmax(-1)
         right = sum(
             ((said == c).any() == (fed.train.y[fed.train.client(other)] == c).any())
@@ -260,7 +262,7 @@ def test_the_row_of_a_label_that_is_not_held_only_falls(of):
     fed, method = two_clients(), of(batch_size=2, epochs=3, client=sgd(0.2))
     first, _ = play(method, fed)
     audit = PartsAudit(of=method)
-    found = audit.observe(fed, audit.init(fed, 0, first))
+    found = audit.log_metrics(fed, audit.init(fed, 0, first))
     scores, held = found["labels_from_parts"], found["held_labels"] > 0
     assert (scores[~held] < 0).all() and (scores.max(1).values > 0).all()
     torch.testing.assert_close(scores.sum(1), torch.zeros(2), rtol=0, atol=1e-4)
@@ -270,12 +272,12 @@ def test_a_vector_tells_what_the_shared_head_makes_of_it_and_bases_only_answer()
     fed, of = two_clients(), alg.DBE(batch_size=2, client=sgd(0.2))
     first, _ = play(of, fed)
     audit = PartsAudit(of=of)
-    found = audit.observe(fed, audit.init(fed, 0, first))
-    by_hand = first.local["own.mean"] @ first.shared["head.weight"].T
+    found = audit.log_metrics(fed, audit.init(fed, 0, first))
+    by_hand = first.client_params["own.mean"] @ first.server_params["head.weight"].T
     torch.testing.assert_close(found["labels_from_parts"], by_hand)
     of = alg.LGFedAvg(batch_size=2, client=sgd(0.2))
     audit = PartsAudit(of=of)
-    assert [*audit.observe(fed, audit.init(fed, 0, play(of, fed)[0]))] == [
+    assert [*audit.log_metrics(fed, audit.init(fed, 0, play(of, fed)[0]))] == [
         "held_labels",
         "asked_labels",
     ]
@@ -298,7 +300,7 @@ WAYS = "uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"
 @pytest.mark.parametrize("init", WAYS)
 def test_initialisations(init):
     gate = GateNet(hidden=(40, 30), init=init)
-    leaves = Net(gate, (50,), 9).init(0)
+    leaves = FunctionalModel(gate, (50,), 9).init(0)
     begun, again = gate.init_weights(leaves, 3), gate.init_weights(leaves, 3)
     weights = {n: w for n, w in begun.items() if w.ndim == 2}
     assert all(torch.equal(again[n], w) for n, w in weights.items()) and len(weights) == 3
@@ -329,4 +331,4 @@ def test_a_gate_that_trusts_the_global_base_only_is_fedavg():
     algorithm, plain = alg.FedSynMoE(**SPLIT), alg.FedAvg(**SPLIT)
     begun = trusting(algorithm.init(fed, 0), [0] * 3)
     ours, theirs = play(algorithm, fed, cohort=2, state=begun), play(plain, fed, cohort=2)
-    close(theirs[0].shared, ours[0].shared)
+    close(theirs[0].server_params, ours[0].server_params)

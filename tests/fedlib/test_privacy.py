@@ -13,11 +13,12 @@ from playing import SKEWED, equal
 from scipy.special import softmax
 from small import play
 
-from fedlib import Experiment, Optimizer, Step, adam, algorithms, sgd
+from fedlib import Optimizer, Step, adam, algorithms, sgd
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, PrunedFedMix
 from fedlib.engine import Cohort, State, play_round
 from fedlib.privacy import NoisyFedMix, audit, labels, total_variation
 from fedlib.privacy.labels import from_marginal, from_rows, from_rows_together, from_update
+from fedrun import Experiment
 
 SIZES = (11, 4, 9)
 BIAS, WEIGHTS, Q = "labels_from_bias", "labels_from_weights", "labels_from_q"
@@ -27,20 +28,25 @@ ALL = {BIAS, WEIGHTS, Q, "label_set_from_phi", "labels_from_phi", "labels_from_p
 def one_message(algorithm, fed, uniform=False, phi=None):
     """State before, state after and report of a round of everybody; ``uniform`` silences heads."""
     state = algorithm.init(fed, 0)
-    for name, leaf in (*state.shared.items(), *state.local.items()):
+    for name, leaf in (*state.server_params.items(), *state.client_params.items()):
         if uniform and "head" in name:
             leaf.zero_()
     if phi is not None:
-        state.shared["phi"] = phi
-    before = State(dict(state.shared), dict(state.local), dict(state.optimizer), dict(state.memory))
-    return before, *play_round(algorithm, fed, state, round=0, seed=0, cohort=fed.clients)
+        state.server_params["phi"] = phi
+    before = State(
+        dict(state.server_params),
+        dict(state.client_params),
+        dict(state.server_optimizer),
+        dict(state.server_memory),
+    )
+    return before, *play_round(algorithm, fed, state, round=0, seed=0, cohort=fed.num_clients)
 
 
 def audited(algorithm, fed=None, **more):
     """What a server finds, the truth, and the report."""
     fed = fed or make_federation(SIZES)
     before, _, report = one_message(algorithm, fed, **more)
-    truth = fed.shares("label").double().numpy()[report.rows]
+    truth = fed.shares("label").double().numpy()[report.clients]
     return audit(fed, algorithm, before, report), truth, report
 
 
@@ -76,7 +82,7 @@ def test_the_rate_of_a_step_is_that_of_its_round():
     algorithm = FedAvg(**ONE_STEP, client=client)
     before = algorithm.init(fed, 0)
     for name in ("head.weight", "head.bias"):
-        before.shared[name].zero_()
+        before.server_params[name].zero_()
     _, report = play_round(algorithm, fed, before, round=2, seed=0, cohort=3)
     found = audit(fed, algorithm, before, report, 2)
     np.testing.assert_allclose(found[BIAS], found["label_share"], atol=1e-4)
@@ -198,7 +204,7 @@ def test_what_does_not_apply_is_left_out(code):
 
 def test_an_audited_run_logs_every_client_of_the_cohort_at_rounds_that_are_scored():
     asked = {"evaluate_every": 2, "rounds": 5, "cohort": 3, "algorithm": FedMix(experts=2)}
-    runs = (play(Experiment(SKEWED, **asked, audit=a)) for a in (True, False))
+    runs = (play(Experiment(SKEWED, **asked, audit_labels=a)) for a in (True, False))
     frame, silent = (result.metrics.to_pandas() for result in runs)
     found = frame[frame["metric"].isin(["label_share", "labels_from_bias", "labels_from_q"])]
     assert set(found["round"]) == {2, 4, 5}  # round 0 has no message
@@ -249,9 +255,9 @@ def test_one_step_moves_a_row_by_its_share_as_worked_out():
     algorithm = FedMix(experts=2, batch_size=None, client=sgd(rate))
     before, _, report = one_message(algorithm, fed, phi=phi)
     y, q = fed.train.y, phi.softmax(-1)
-    for place, client in enumerate(report.rows):
+    for place, client in enumerate(report.clients):
         rows = fed.train.client(client)
-        code = algorithm.encode(fed.net, before.shared, fed.train.inputs(rows))
+        code = algorithm.shared_forward(fed.net, before.server_params, fed.train.inputs(rows))
         for c in range(3):
             mine = y[rows] == c
             if mine.any():
@@ -297,12 +303,16 @@ def test_a_noisy_message_is_fedmix_message_but_for_phi():
     fed = make_federation(SIZES)
     _, after, plain = one_message(FedMix(experts=2), fed)
     _, same, quiet = one_message(NoisyFedMix(experts=2, noise=0.0), fed)
-    assert equal(same.shared, after.shared)
+    assert equal(same.server_params, after.server_params)
     _, other, loud = one_message(NoisyFedMix(experts=2, noise=2.0), fed)
     assert equal(quiet.messages, plain.messages)
     assert [n for n, m in plain.messages.items() if not torch.equal(loud.messages[n], m)] == ["phi"]
     assert (loud.messages["phi"] != 0).all()
-    assert same.optimizer.keys() == other.optimizer.keys() == after.optimizer.keys()
+    assert (
+        same.server_optimizer.keys()
+        == other.server_optimizer.keys()
+        == after.server_optimizer.keys()
+    )
 
 
 def test_noise_depends_on_the_client_and_the_round_and_not_on_the_cohort():
@@ -312,7 +322,7 @@ def test_noise_depends_on_the_client_and_the_round_and_not_on_the_cohort():
         common = {"seed": torch.tensor(0), "round": torch.tensor(round)}
         cohort = Cohort(fed, torch.tensor(rows), {}, {}, common, torch.zeros(len(rows)))
         phi = torch.ones(len(rows), 3, 2)  # of unit length, as is the noise then
-        return algorithm.client_end(cohort, {}, ({}, {"phi": phi}))[1]["phi"] - phi
+        return algorithm.postprocess(cohort, {}, ({}, {"phi": phi}))[1]["phi"] - phi
 
     both = drawn([0, 2], 0)
     torch.testing.assert_close(drawn([2], 0)[0], both[1], rtol=0, atol=0)

@@ -27,7 +27,7 @@ def test_a_secure_sum_is_the_sum(of):
     fed = make_federation(SIZES)
     both = of, alg.SecureSum(of=of, bits=26, most=12)
     (plain, _), (masked, _) = (play(a, fed, 2) for a in both)
-    close(plain.shared, masked.shared, rtol=1e-3, atol=1e-5)
+    close(plain.server_params, masked.server_params, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("of", SUMMED, ids=repr)
@@ -35,7 +35,7 @@ def test_what_wraps_an_algorithm_asks_what_that_asks(of):
     """Of label shares, too, without which FedMix's server cannot step."""
     for wrapped in (alg.Private(of=of), alg.SecureSum(of=of)):
         assert wrapped.shares_asked == of.shares_asked
-        assert wrapped.federates == of.federates and wrapped.phases() == of.phases()
+        assert wrapped.communicates == of.communicates and wrapped.phases() == of.phases()
 
 
 def test_masks_hide_every_part_and_leave_no_trace_in_the_sum():
@@ -56,7 +56,7 @@ def test_clipped_differences_of_two_clients_by_hand():
     of = alg.FedAvg(batch_size=None, client=sgd(lr))
     algorithm = alg.Private(of=of, clip=most, noise=0.0)
     state = algorithm.init(fed, 0)
-    w = arrays(state.shared)
+    w = arrays(state.server_params)
     steps = []
     for row in (0, 1):
         step = {n: w[n] - t for n, t in one_step(fed, row, w, lr).items()}
@@ -65,7 +65,7 @@ def test_clipped_differences_of_two_clients_by_hand():
         steps.append({n: t * most / length for n, t in step.items()})
     after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=2)
     expected = {n: t - (steps[0][n] + steps[1][n]) / 2 for n, t in w.items()}  # both alike
-    close(expected, arrays(after.shared), atol=1e-7)
+    close(expected, arrays(after.server_params), atol=1e-7)
 
 
 @pytest.mark.parametrize(("at", "times"), [("server", 1.0), ("client", 3**0.5)])
@@ -78,8 +78,10 @@ def test_the_noise_has_the_size_that_is_accounted_for(at, times, experts):
     algorithm = alg.Private(of=of, clip=0.5, noise=3.0, at=at)
     begun = algorithm.init(fed, 0)
     ends = [play_round(algorithm, fed, begun, round=t, seed=0, cohort=3)[0] for t in (0, 0, 1)]
-    weights = {n: t for n, t in begun.shared.items() if "weight" in n}
-    moved = [torch.cat([(s.shared[n] - t).flatten() for n, t in weights.items()]) for s in ends]
+    weights = {n: t for n, t in begun.server_params.items() if "weight" in n}
+    moved = [
+        torch.cat([(s.server_params[n] - t).flatten() for n, t in weights.items()]) for s in ends
+    ]
     assert torch.equal(moved[0], moved[1])
     assert abs(float(torch.corrcoef(torch.stack(moved[1:]))[0, 1])) < 0.1
     expected = 3.0 * 0.5 * times / (3 / (experts or 1))
@@ -104,8 +106,8 @@ def test_no_statistic_gets_out_under_noise(norm, of):
                 play(private, fed, 1)
             continue
         state, report = play(private, fed, 1)
-        assert all(t.isfinite().all() for t in state.shared.values())
-        assert not any(is_statistic(n) for n in (*state.shared, *report.messages))
+        assert all(t.isfinite().all() for t in state.server_params.values())
+        assert not any(is_statistic(n) for n in (*state.server_params, *report.messages))
 
 
 @refused("private")

@@ -21,7 +21,7 @@ from fedlib.algorithms import FedMix
 from fedlib.models import LeNet
 from fedlib.optim import adam
 from fedlib.partition import Dirichlet, MatchedHoldout
-from fedlib.runs import Experiment, run
+from fedrun import Experiment, run
 from fedlib.tasks import Task
 import torch
 
@@ -77,7 +77,7 @@ def grouped():
 torch.set_num_threads(1)
 small = {"two": ResNet(blocks=1, widths=(4, 8)), "three": ResNet(blocks=1, widths=(2, 4, 6))}
 for name in sys.argv[1:]:
-    family, depth = small.get(name) or Module(f"__main__:{name}"), 1 if name == "grey" else 3
+    family, depth = small.get(name) or FromFunction(f"__main__:{name}"), 1 if name == "grey" else 3
     fed = make_federation((60, 60), model=family, shape=(16, 16, depth))
     for chunk in (1, 2):
         play(FedAvg(batch_size=10, epochs=2), fed, 2, chunk=chunk)
@@ -118,7 +118,7 @@ import os, torch
 before = dict(os.environ)
 if {asked}:
     import fedlib
-    for moment in fedlib.simulate(fedlib.tiny):
+    for moment in fedrun.simulate(fedrun.tiny):
         pass
 print(os.environ == before, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
 """
@@ -133,7 +133,7 @@ def test_a_users_torch_is_left_as_it_is():
 
 STARTED = """
 from dataclasses import replace
-from fedlib import sweep, tiny
+from fedrun import sweep, tiny
 runs = sweep([tiny, replace(tiny, seed=1)], workers=2, progress=False)
 print(*(r.provenance["pinned"] for r in runs))
 """

@@ -13,8 +13,8 @@ from small import interrupted, play
 
 from benchmarks.robustness.tiny import BEST, TUNED
 from companion.frames import together
-from fedlib import State, compare, paths, processor
-from fedlib.runs import provenance, store
+from fedlib import State, paths, processor
+from fedrun import compare, provenance, store
 
 INTEL = "processor\t: 0\nvendor_id\t: Intel\ncpu family\t: 6\nmodel name\t: Intel(R) Xeon(R)\n"
 
@@ -50,11 +50,11 @@ def test_a_stage_says_which_code_made_the_stages_before_it(monkeypatch):
     tuned = play(TUNED).provenance
     assert tuned["segments"][0]["stages"] == {BEST.key: ["aaa-dirty"]}
     assert provenance.dirty(tuned) == ["aaa-dirty"]
-    third = replace(TUNED, after=TUNED, rounds=1)
+    third = replace(TUNED, first_stage=TUNED, rounds=1)
     said = play(third).provenance
     assert said["segments"][0]["stages"] == {BEST.key: ["aaa-dirty"], TUNED.key: ["bbb"]}
     assert provenance.dirty(said) == ["aaa-dirty"]
-    assert provenance.dirty(store.find(BEST).provenance) == ["aaa-dirty"]
+    assert provenance.dirty(store.find_result(BEST).provenance) == ["aaa-dirty"]
 
 
 def test_a_stage_holds_the_digest_of_every_state_that_it_stands_on():
@@ -62,7 +62,7 @@ def test_a_stage_holds_the_digest_of_every_state_that_it_stands_on():
     first, tuned = play(BEST).provenance, play(TUNED).provenance
     assert provenance.began_with(first) == {}
     assert provenance.began_with(tuned) == {BEST.key: first["state"]}
-    third = play(replace(TUNED, after=TUNED, rounds=1)).provenance
+    third = play(replace(TUNED, first_stage=TUNED, rounds=1)).provenance
     assert provenance.began_with(third) == {BEST.key: first["state"], TUNED.key: tuned["state"]}
     kept = store.RunFolder(BEST).restore().state
     assert first["state"] == provenance.digest(kept)

@@ -14,7 +14,7 @@ from fedlib.algorithms import splitting
 from fedlib.algorithms.server_training import HELD, PROTOTYPES
 from fedlib.engine import evaluate_global, play_round
 from fedlib.engine.batches import make_plan
-from fedlib.models import MLP, Net, ResNet, add_prefix, fedmix_lenet5, select_prefix
+from fedlib.models import MLP, FunctionalModel, ResNet, add_prefix, fedmix_lenet5, select_prefix
 from fedlib.optim import sgd
 
 
@@ -45,13 +45,13 @@ def test_where_no_base_moves_fedreps_loss_is_that_of_the_heads():
 def test_fedbabus_heads_are_the_initial_one_until_fine_tuning():
     fed, algorithm = make_federation(SIZES), alg.FedBABU(**FAST)
     start = algorithm.init(fed, 0)
-    head = {n: t.clone() for n, t in start.local.items()}
+    head = {n: t.clone() for n, t in start.client_params.items()}
     state, _ = play(algorithm, fed)
-    assert all(torch.equal(state.local[n], t) for n, t in head.items())
-    assert any(not torch.equal(state.shared[n], t) for n, t in start.shared.items())
+    assert all(torch.equal(state.client_params[n], t) for n, t in head.items())
+    assert any(not torch.equal(state.server_params[n], t) for n, t in start.server_params.items())
     tuned, _ = play(alg.Local(**FAST), fed, rounds=1, first=state)
-    assert all(not torch.equal(tuned.local[n], t) for n, t in head.items())
-    assert set(tuned.local) == {*state.shared, *state.local}
+    assert all(not torch.equal(tuned.client_params[n], t) for n, t in head.items())
+    assert set(tuned.client_params) == {*state.server_params, *state.client_params}
 
 
 def test_fedrods_two_losses_move_what_is_theirs():
@@ -77,12 +77,12 @@ def test_fedghs_prototypes_and_head_by_hand():
     fed = make_federation((3, 12), model=MLP((6,)))
     algorithm = alg.FedGH(pairs=100, head=sgd(0.7), **FAST)
     state, _ = play(algorithm, fed, rounds=1, cohort=2)
-    head = {n: t.clone() for n, t in state.shared.items()}
+    head = {n: t.clone() for n, t in state.server_params.items()}
     after, report = play_round(algorithm, fed, state, round=5, seed=0, cohort=2)
     pairs = []
-    for place, row in enumerate(report.rows.tolist()):
+    for place, row in enumerate(report.clients.tolist()):
         batch = one(fed, row)
-        h = fed.net.features({n: t[row] for n, t in after.local.items()}, batch.x)
+        h = fed.net.features({n: t[row] for n, t in after.client_params.items()}, batch.x)
         real = batch.weight > 0
         for label in range(3):
             mine = h[(batch.y == label) & real]
@@ -92,7 +92,7 @@ def test_fedghs_prototypes_and_head_by_hand():
                 torch.testing.assert_close(sent, mine.mean(0))
                 pairs.append((mine.mean(0), label))
     x, y = torch.stack([p for p, _ in pairs]), torch.tensor([label for _, label in pairs])
-    close(stepped(head, lambda w: cross_entropy(fed.net.logits(w, x), y), 0.7), after.shared)
+    close(stepped(head, lambda w: cross_entropy(fed.net.logits(w, x), y), 0.7), after.server_params)
     assert report.upload.tolist() == [int(n) * (6 * 4 + 8) for n in report.messages[HELD].sum(1)]
 
 
@@ -110,7 +110,7 @@ def test_fedcps_pieces_by_hand():
     choice = torch.relu(norm(said)).view(10, 2, 6).softmax(1)
     mine = (choice[:, 0] * h) @ params["own.weight"].T + params["own.bias"]
     theirs = (choice[:, 1] * h) @ params["head.weight"].T + params["head.bias"]
-    code = algorithm.encode(fed.net, state.shared, x)
+    code = algorithm.shared_forward(fed.net, state.server_params, x)
     predicted = algorithm.predict(fed.net, params, ctx, code).logp
     torch.testing.assert_close(predicted, (mine + theirs).log_softmax(-1))
 
@@ -118,11 +118,11 @@ def test_fedcps_pieces_by_hand():
 def test_fedcp_sends_the_mean_of_the_received_and_the_personal_head():
     fed, algorithm = make_federation(SIZES), alg.FedCP(**FAST)
     state, _ = play(algorithm, fed)
-    before = {n: t.clone() for n, t in state.shared.items()}
+    before = {n: t.clone() for n, t in state.server_params.items()}
     after, report = play_round(algorithm, fed, state, round=9, seed=0, cohort=2)
-    for place, row in enumerate(report.rows.tolist()):
+    for place, row in enumerate(report.clients.tolist()):
         for n in ("weight", "bias"):
-            mean = (before[f"head.{n}"] + after.local[f"own.{n}"][row]) / 2
+            mean = (before[f"head.{n}"] + after.client_params[f"own.{n}"][row]) / 2
             sent = before[f"head.{n}"] - report.messages[f"head.{n}"][place]
             torch.testing.assert_close(sent, mean)
 
@@ -146,7 +146,7 @@ def test_gpfls_contexts_and_steering_by_hand():
     state, _ = play(algorithm, fed)
     params, ctx = client(fed, algorithm, state, 2)
     held = fed.train.y[fed.train.client(2)]
-    labels = state.shared[splitting.LABELS]
+    labels = state.server_params[splitting.LABELS]
     torch.testing.assert_close(ctx["mine"], labels[held].mean(0))
     torch.testing.assert_close(ctx["everybody"], labels.mean(0))
     sides = {}
@@ -187,18 +187,18 @@ def test_without_its_two_ideas_dbe_is_fedavg():
     expected, state = alg.FedAvg(batch_size=None, client=sgd(0.2)), algorithm.init(fed, 0)
     plain = expected.init(fed, 0)
     for t in range(3):
-        state.local[splitting.VECTOR].zero_()
+        state.client_params[splitting.VECTOR].zero_()
         state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
         plain, _ = play_round(expected, fed, plain, round=t, seed=0, cohort=2)
-    close(plain.shared, state.shared)
+    close(plain.server_params, state.server_params)
 
 
 def test_dbes_consensus_by_hand():
     fed = make_federation((4, 8), model=MLP((6,)))
     algorithm = alg.DBE(batch_size=4, client=sgd(0.1))
     state = algorithm.init(fed, 0)
-    model = {n: t for n, t in state.shared.items() if n.startswith(("base.", "head."))}
-    fresh = alg.FedAvg().init(fed, 0).shared
+    model = {n: t for n, t in state.server_params.items() if n.startswith(("base.", "head."))}
+    fresh = alg.FedAvg().init(fed, 0).server_params
     assert all(torch.equal(model[n], t) for n, t in fresh.items())
     means = []
     for row, size in ((0, 4), (1, 8)):
@@ -211,9 +211,13 @@ def test_dbes_consensus_by_hand():
             w = stepped(w, loss_on(fed, x, y), 0.1)
         means.append(m)
     expected = (4 * means[0] + 8 * means[1]) / 12
-    torch.testing.assert_close(state.shared[splitting.CONSENSUS], expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        state.server_params[splitting.CONSENSUS], expected, rtol=1e-4, atol=1e-6
+    )
     after, _ = play(algorithm, fed, cohort=2)
-    torch.testing.assert_close(after.shared[splitting.CONSENSUS], expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        after.server_params[splitting.CONSENSUS], expected, rtol=1e-4, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("cohort", [2, 1])
@@ -245,7 +249,7 @@ def test_dbes_vector_is_trained_and_its_regulariser_counts_the_mean_features():
     expected = expected + 2.0 * (0.5 * (m - params[splitting.CONSENSUS]) ** 2).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, {}, batch), expected)
     after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
-    assert after.local[splitting.VECTOR].abs().sum() > 0
+    assert after.client_params[splitting.VECTOR].abs().sum() > 0
 
 
 def test_what_others_can_borrow():
@@ -255,9 +259,9 @@ def test_what_others_can_borrow():
 def test_a_newcomer_gets_the_mean_logits_which_are_those_of_the_mean_bias():
     fed, algorithm = make_federation((12, 3, 9)), alg.Personal()
     state = scatter(algorithm.init(fed, 0))
-    h = fed.net.features(state.shared, fed.test.inputs(torch.arange(len(fed.test.y))))
-    bias = sum(n / 24 * state.local["head.bias"][row] for row, n in enumerate((12, 3, 9)))
-    expected = (h @ state.shared["head.weight"].T + bias).log_softmax(-1)
+    h = fed.net.features(state.server_params, fed.test.inputs(torch.arange(len(fed.test.y))))
+    bias = sum(n / 24 * state.client_params["head.bias"][row] for row, n in enumerate((12, 3, 9)))
+    expected = (h @ state.server_params["head.weight"].T + bias).log_softmax(-1)
     told = told_newcomers(algorithm, fed, state)
     torch.testing.assert_close(told, expected, rtol=1e-4, atol=1e-5)
     right = (expected.argmax(-1) == fed.test.y).double().mean()
@@ -273,7 +277,7 @@ def test_what_cannot_be_split_is_refused(code, message):
 @pytest.mark.parametrize("code", GOLDEN["cuts"])
 def test_below_and_above_a_cut_are_the_whole_net(code):
     model, shape = eval(code)
-    net = Net(model, shape, 3)
+    net = FunctionalModel(model, shape, 3)
     assert {f"{cut}": layers for cut, layers in net.cuts.items()} == GOLDEN["cuts"][code]
     params = net.init(1)
     x = torch.randn(5, 1, *shape[:2], generator=torch.Generator().manual_seed(0))
@@ -288,10 +292,10 @@ def test_below_and_above_a_cut_are_the_whole_net(code):
 
 def test_the_cuts_of_the_paper():
     """Its input layer of LeNet-5, and ResNet-20 up to its first block (000, sec. 4.1)."""
-    lenet = Net(fedmix_lenet5(), (32, 32, 3), 10)
+    lenet = FunctionalModel(fedmix_lenet5(), (32, 32, 3), 10)
     first = {n for n in lenet.init(0) if alg.LocalGlobal(cut=3).is_local(n)}
     assert first == {"base.0.weight", "base.0.bias"}
-    resnet = Net(ResNet(), (32, 32, 3), 100)
+    resnet = FunctionalModel(ResNet(), (32, 32, 3), 100)
     local = {n.split(".")[1] for n in resnet.init(0) if alg.LocalGlobal(cut=4).is_local(n)}
     assert local == {"0", "1", "3"} and resnet.cuts[4] == "_Block"
     # "base.10" must not pass for "base.1".
@@ -306,9 +310,9 @@ def test_a_newcomer_gets_the_global_part_on_the_mean_representation(model, cut):
     x = fed.test.inputs(torch.arange(len(fed.test.y)))
     mean = 0
     for row, n in enumerate((12, 3, 9)):
-        own = {name: t[row] for name, t in state.local.items()}
+        own = {name: t[row] for name, t in state.client_params.items()}
         mean = mean + n / 24 * fed.net.below(own, x, cut)
-    expected = fed.net.above(state.shared, mean, cut).log_softmax(-1)
+    expected = fed.net.above(state.server_params, mean, cut).log_softmax(-1)
     told = told_newcomers(algorithm, fed, state)
     torch.testing.assert_close(told, expected, rtol=1e-4, atol=1e-5)
 
@@ -318,10 +322,15 @@ def test_one_expert_with_a_personal_bias_is_biased_fedavg():
     mixed, _ = play(alg.FedMix(experts=1, personal_bias=True, server=sgd(1.0), batch_size=4), fed)
     biased = alg.Personal(batch_size=4)
     state = biased.init(fed, 0)
-    state.local["head.bias"].zero_()  # FedMix's personal bias starts at zero
+    state.client_params["head.bias"].zero_()  # FedMix's personal bias starts at zero
     state, _ = play(biased, fed, 3, state=state, cohort=3)
-    torch.testing.assert_close(mixed.local["bias"], state.local["head.bias"], rtol=1e-4, atol=1e-6)
-    close(state.shared, {n: t[0] for n, t in select_prefix(mixed.shared, "experts.").items()})
+    torch.testing.assert_close(
+        mixed.client_params["bias"], state.client_params["head.bias"], rtol=1e-4, atol=1e-6
+    )
+    close(
+        state.server_params,
+        {n: t[0] for n, t in select_prefix(mixed.server_params, "experts.").items()},
+    )
 
 
 def test_steered_features_have_the_same_bits_wherever_the_context_lies():

@@ -16,13 +16,13 @@ from small import ALONE, AVG, MIX, TASK, bits, interrupted, play, running, undis
 
 from benchmarks.robustness import child
 from fedlib import paths
-from fedlib.cli import main
 from fedlib.engine import State, select
-from fedlib.runs import DamagedWarning, RunDiverged, find, provenance, run, run_with_state, store
-from fedlib.runs.atomic import load_tensors, save_tensors
+from fedrun import RunDiverged, find_result, provenance, run, run_with_state, store
+from fedrun.cli import main
+from fedrun.files import DamagedWarning, load_tensors, save_tensors
 
 # What is told beside the warning that a test is about.
-IGNORED = pytest.mark.filterwarnings("ignore::fedlib.runs.DamagedWarning")
+IGNORED = pytest.mark.filterwarnings("ignore::fedrun.files.DamagedWarning")
 pytestmark = [pytest.mark.slow, IGNORED]
 
 
@@ -36,7 +36,7 @@ def test_kills_between_touches_of_files_change_no_bit(at_once, tmp_path):
     """`make robust` counts some hundred kills of every kind of run, sweep and writer."""
     expected, deaths = undisturbed(MIX, tmp_path), 0
     for n in range(15, 65, 7):
-        if find(MIX) is None:
+        if find_result(MIX) is None:
             deaths += child.call(child.dying_at(n, lambda: play(MIX))).killed
     play(MIX)
     assert deaths >= 3 and bits(MIX) == expected and not list(store.folder(MIX).glob(".*"))
@@ -111,13 +111,13 @@ def test_what_is_damaged_is_moved_aside_and_trained_again(way, name, finished):
     DAMAGES[way](home / name)
     left, passed_over = files_of(home), name != store.CHECKPOINT
     with pytest.warns(DamagedWarning) as heard:
-        assert (find(MIX) is None) == (passed_over or not finished)
+        assert (find_result(MIX) is None) == (passed_over or not finished)
         run_with_state(MIX, device="cpu", progress=False)
     said = "\n".join(str(one.message) for one in heard)
     assert not (finished and passed_over) or re.search(f"{name} .*passed over", said)
     (aside,) = (paths.runs() / "damaged").iterdir()
     assert f"the run was moved to {aside}" in said and files_of(aside) == left
-    assert bits(MIX) == expected and find(MIX) is not None
+    assert bits(MIX) == expected and find_result(MIX) is not None
 
 
 @pytest.mark.parametrize("name", [store.METRICS, store.CHECKPOINT, store.PROVENANCE])
@@ -170,10 +170,10 @@ def explode(leaves, name="", row=...):
 
 
 EXPLOSIONS = {
-    "server": lambda state, report: explode(state.shared),
-    "memory": lambda state, report: explode(state.optimizer, "exp_avg_sq"),
-    "client": lambda state, report: (explode(report.messages, row=1), explode(state.shared)),
-    "local": lambda state, report: explode(state.local, row=report.rows[1]),
+    "server": lambda state, report: explode(state.server_params),
+    "memory": lambda state, report: explode(state.server_optimizer, "exp_avg_sq"),
+    "client": lambda state, report: (explode(report.messages, row=1), explode(state.server_params)),
+    "local": lambda state, report: explode(state.client_params, row=report.clients[1]),
 }
 
 
@@ -243,7 +243,7 @@ def test_a_flipped_bit_of_stored_metrics_is_seen():
     for at in range(column.total_compressed_size - 42, column.total_compressed_size - 2):
         flipped(path, start + at)
         with pytest.warns(DamagedWarning, match="passed over"):
-            assert find(AVG) is None
+            assert find_result(AVG) is None
         path.write_bytes(before)
 
 
@@ -255,7 +255,7 @@ def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
     tensors = {n: t.clone() for n, t in state.flat().items()}
     save_file(tensors, home / store.CHECKPOINT, metadata=said)
     assert store.RunFolder(AVG).restore().completed == AVG.rounds
-    assert find(AVG).metrics.equals(result.metrics)
+    assert find_result(AVG).metrics.equals(result.metrics)
 
 
 def test_a_number_of_one_client_is_stored(tmp_path):

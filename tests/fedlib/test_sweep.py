@@ -19,10 +19,12 @@ from filelock import FileLock
 from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 
 from fedlib import FedAvg, Local, paths, value
-from fedlib.progress import Tally
-from fedlib.runs import RunDiverged, cluster, compare, export, find, run_with_state, store
-from fedlib.runs.cluster import UnfitNode
-from fedlib.runs.sweep import SweepFailed, sweep
+from fedlib.progress import SweepProgress
+from fedrun import RunDiverged, compare, find_result, run_with_state, store
+from fedrun import ray as cluster
+from fedrun.ray import UnfitNode
+from fedrun.results import export
+from fedrun.sweeps import SweepFailed, sweep
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +50,7 @@ def test_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capfd
     said, cause = str(caught.value), caught.value.__cause__
     assert f"{BAD}\n  key {BAD.key}: RunDiverged: round 0: the loss of client" in said
     assert isinstance(cause, RunDiverged) and cause.clients and cause.round == 0
-    assert capfd.readouterr().err == "" and find(BAD) is None
+    assert capfd.readouterr().err == "" and find_result(BAD) is None
     found = {e: bits(e) for e in (AVG, MIX)}
     assert [r.experiment for r in go([MIX, AVG, MIX], workers=workers)] == [MIX, AVG, MIX]
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "alone"))
@@ -68,13 +70,14 @@ def test_a_killed_worker_takes_only_its_own_run():
     victim, others = dataclasses.replace(AVG, algorithm=Dying()), [AVG, MIX]
     with pytest.raises(SweepFailed, match=r"1 of 3 .*(?s:.*)WorkerDied: its process ended"):
         go([victim, *others], workers=2)
-    assert find(victim) is None and all(find(e) for e in others)
+    assert find_result(victim) is None and all(find_result(e) for e in others)
 
 
 LOCKED = """
 import multiprocessing
-from fedlib import Experiment, FedAvg, value
-from fedlib.runs.sweep import sweep
+from fedlib import FedAvg, value
+from fedrun import Experiment
+from fedrun.sweeps import sweep
 from small import TASK
 
 @value
@@ -129,7 +132,7 @@ def test_a_generator_is_as_good_as_a_list():
     """It was read once, to train: the results of none of them came back."""
     seeds = [dataclasses.replace(AVG, seed=s) for s in range(2)]
     assert [r.experiment for r in go(e for e in seeds)] == seeds
-    runs = {"mine": [find(e) for e in seeds]}
+    runs = {"mine": [find_result(e) for e in seeds]}
     assert str(compare({"mine": iter(runs["mine"])})) == str(compare(runs))
     told = []
     run_with_state(MIX, progress=False, callbacks=iter([lambda m: told.append(m.round)]))
@@ -233,8 +236,10 @@ def test_a_cluster_trains_elsewhere_and_its_files_come_back(ray, monkeypatch):
     assert ray.log[1] == {"num_cpus": 1, "num_gpus": 0, "max_retries": 0}
     assert sorted(ray.log[2:]) == sorted(e.key for e in (BAD, AVG, TUNED, MIX))
     assert os.environ["FEDLIB_RUNS"] == runs
-    assert find(TUNED) is not None and find(AVG) is not None, "the stage before it, too"
-    assert find(MIX) is not None and store.diverged(BAD).round == 0
+    assert find_result(TUNED) is not None and find_result(AVG) is not None, (
+        "the stage before it, too"
+    )
+    assert find_result(MIX) is not None and store.diverged(BAD).round == 0
     here = bits(MIX)
     monkeypatch.setenv("FEDLIB_RUNS", f"{runs}-here")
     go([MIX])
@@ -281,7 +286,7 @@ def test_a_run_lost_three_times_fails_with_what_builds_on_it_and_the_others_fini
         go([MIX, *TUNINGS], address="auto")
     said = "WorkerDied: its worker was lost 3 times, at last: RayError: worker crashed"
     assert str(caught.value).count(said) == 4
-    assert ray.log.count(AVG.key) == 3 and find(MIX) is not None
+    assert ray.log.count(AVG.key) == 3 and find_result(MIX) is not None
     assert not {e.key for e in TUNINGS} & {key for key in ray.log if isinstance(key, str)}
 
 
@@ -324,7 +329,7 @@ def test_a_machine_with_other_code_stops_the_sweep_and_is_named(ray, monkeypatch
     monkeypatch.setattr(cluster, "code", lambda: {"fedlib": next(codes)})
     with pytest.raises(UnfitNode, match=rf"{socket.gethostname()} has other code.*here is .*older"):
         go([AVG, MIX], address="auto")
-    assert ray.log.count("cancelled") == 1 and find(AVG) is None
+    assert ray.log.count("cancelled") == 1 and find_result(AVG) is None
 
 
 def test_first_stages_of_which_only_the_result_is_kept_are_trained_once(ray):
@@ -342,7 +347,7 @@ class Terminal(io.StringIO):
 def test_the_bar_says_how_far_and_what_was_heard_last(monkeypatch):
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     monkeypatch.setattr(sys, "stderr", err := Terminal())
-    with Tally({"a" * 16: "one", "b" * 16: "two"}) as tally:
+    with SweepProgress({"a" * 16: "one", "b" * 16: "two"}) as tally:
         tally.end("b" * 16, ValueError("no"))
         tally.round("a" * 16, 4, 9, 2.25, "on node-7")
     said = err.getvalue()

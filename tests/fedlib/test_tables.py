@@ -14,20 +14,17 @@ from hypothesis import strategies as st
 from fedlib import (
     IID,
     MLP,
-    ByColumn,
-    Experiment,
     FastText,
     FedAvg,
     LocalHoldout,
     MatchedHoldout,
+    NaturalPartition,
     Task,
     adam,
-    evaluate,
-    predict,
-    run,
 )
 from fedlib import data as datasets
 from fedlib.data import parquet, tables
+from fedrun import Experiment, evaluate, predict, run
 
 pytestmark = pytest.mark.usefixtures("places")
 
@@ -61,8 +58,8 @@ def test_a_column_has_deviation_1_however_little_it_varies_for_its_size(column):
     datasets.add("mine", (table[:180], Y[:180]), (table[180:], Y[180:]))
     task, result = trained()
     fed = task.build(0)
-    x = np.asarray(column)[fed.train.flat].astype(np.longdouble)
-    seen = fed.train.inputs(fed.train.flat)
+    x = np.asarray(column)[fed.train.indices].astype(np.longdouble)
+    seen = fed.train.inputs(fed.train.indices)
     assert seen.dtype == torch.float32
     np.testing.assert_allclose(seen[:, 0], (x - x.mean()) / x.std(), atol=2e-3)
     assert evaluate(result, (table[180:], Y[180:])).accuracy > 0.9
@@ -74,7 +71,7 @@ def test_float32_of_ones_own_is_scaled_by_what_is_left_of_it():
     data = datasets.add("mine", (x, Y))
     assert data.train.features.dtype == np.float32
     fed = Task("mine", IID(3, 80), MLP((8,)), LocalHoldout(test=0.25)).build(0)
-    seen = fed.train.inputs(fed.train.flat).double()
+    seen = fed.train.inputs(fed.train.indices).double()
     assert seen.std(0, correction=0).numpy() == pytest.approx([1, 1], rel=1e-4)
     assert seen.mean(0).abs().max() < 1e-4
 
@@ -195,7 +192,7 @@ def test_names_of_columns_become_text():
     table = pd.DataFrame(np.column_stack([U, NOISE, Y]))
     data = datasets.add("mine", (table[[0, 1]], Y, {2: table[2].astype(int)}))
     assert data.feature_names == ("0", "1") and data.train.columns.keys() == {"2"}
-    assert Task("mine", ByColumn("2"), MLP((3,)), LocalHoldout()).build(0).clients == 2
+    assert Task("mine", NaturalPartition("2"), MLP((3,)), LocalHoldout()).build(0).num_clients == 2
 
 
 # What a tokeniser did before it knew of scripts without blanks.
@@ -244,7 +241,7 @@ def test_topics_are_learnt_of_texts_without_blanks():
     held = MatchedHoldout(pool=40, validation=10, test=20)
     task = Task("mine", IID(2, 60), FastText(200, 8), held)
     e = Experiment(task, FedAvg(batch_size=10, client=adam(0.05)), rounds=10, cohort=2)
-    assert run(e, progress=False).ended("test_accuracy") == 1
+    assert run(e, progress=False).final("test_accuracy") == 1
 
 
 def test_it_is_said_where_most_tokens_of_tests_are_unknown():

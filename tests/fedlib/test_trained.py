@@ -14,19 +14,20 @@ from small import AVG, MIX, TASK
 from small import play as trained
 from test_modules import foreign
 
-from fedlib import IID, MLP, LocalHoldout, StoreError, Task, data
+from fedlib import IID, MLP, LocalHoldout, Task, data
 from fedlib import algorithms as alg
-from fedlib.engine.trained import Trained, module_of
+from fedlib.engine.as_module import Trained, module_of
 from fedlib.federation import Federation
 from fedlib.metrics import evaluation
-from fedlib.runs import evaluate, export, predict, run, run_with_state
+from fedrun import StoreError, evaluate, predict, run, run_with_state
+from fedrun.results import export
 
 
 def p_of(fed, algorithm, state, client, x):
     """What the engine predicts for one client."""
-    seen = algorithm.assign_models(fed, state)
+    seen = algorithm.assign_clusters(fed, state)
     params, ctx = parts_of(fed, algorithm, seen, client)
-    code = algorithm.encode(fed.net, seen.shared, x)
+    code = algorithm.shared_forward(fed.net, seen.server_params, x)
     return algorithm.predict(fed.net, params, ctx, code).logp.softmax(-1)
 
 
@@ -50,7 +51,7 @@ def test_a_module_says_what_the_algorithm_predicts(algorithm):
     kinds = tuple(not isinstance(module, Trained) for module in (one, together))
     assert [*kinds] == GOLDEN["bare"].get(kind, [*kinds])
     assert all(leaf.requires_grad for leaf in one.parameters())
-    if any(leaf.is_floating_point() for leaf in state.shared.values()):
+    if any(leaf.is_floating_point() for leaf in state.server_params.values()):
         assert [*one.parameters()], "what was trained can be trained on"
 
 

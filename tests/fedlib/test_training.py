@@ -24,13 +24,14 @@ from playing import (
 )
 from small import AVG
 
-from fedlib import Augmentation, Cosine, Optimizer, Schedule, Step, adam, sgd, simulate, value
+from fedlib import Augmentation, Cosine, Optimizer, Schedule, Step, adam, sgd, value
 from fedlib.algorithms import FedAvg, FedBABU, FedGen, FedGH
 from fedlib.engine import Prediction, Selection, play_round, select
+from fedlib.engine.as_module import module_of
 from fedlib.engine.selection import cohort_size
 from fedlib.engine.train import batches
-from fedlib.engine.trained import module_of
-from fedlib.runs.run import require_leaves
+from fedrun import simulate
+from fedrun.train import require_leaves
 
 
 @value
@@ -56,7 +57,7 @@ def test_a_schedule_is_the_rate_of_its_round(schedule, side):
             told = fixed if by_hand else replace(sgd(rate), schedule=schedule)
             now = replace(algorithm, **{side: told})
             state, _ = play_round(now, fed, state, round=t, seed=0, cohort=3)
-        states[by_hand] = state.shared
+        states[by_hand] = state.server_params
     assert equal(states[False], states[True])
 
 
@@ -66,9 +67,9 @@ def test_a_clients_gradient_is_clipped_over_all_its_leaves(chunk):
     most, lr = 0.05, 0.1
     algorithm = FedAvg(batch_size=None, client=Optimizer(lr=lr, clip=most))
     state = algorithm.init(fed, 0)
-    start = arrays(state.shared)
+    start = arrays(state.server_params)
     _, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=2, chunk=chunk)
-    for place, row in enumerate(report.rows.tolist()):
+    for place, row in enumerate(report.clients.tolist()):
         free = one_step(fed, row, start, lr)
         step = {n: start[n] - free[n] for n in start}
         length = np.sqrt(sum((s**2).sum() for s in step.values())) / lr
@@ -83,8 +84,10 @@ def test_the_servers_step_is_clipped_too():
     free, held = (FedAvg(batch_size=4, server=replace(sgd(1.0), clip=c)) for c in (None, 1e-3))
     begun = free.init(fed, 0)
     (a, _), (b, _) = (play(x, fed, 1, state=begun) for x in (free, held))
-    ends = a.shared, b.shared
-    steps = [torch.cat([(s[n] - t).flatten() for n, t in begun.shared.items()]) for s in ends]
+    ends = a.server_params, b.server_params
+    steps = [
+        torch.cat([(s[n] - t).flatten() for n, t in begun.server_params.items()]) for s in ends
+    ]
     torch.testing.assert_close(steps[1] * steps[0].norm() / 1e-3, steps[0], rtol=1e-3, atol=1e-5)
 
 
@@ -102,10 +105,10 @@ def test_what_a_server_trains_itself_is_scheduled_and_clipped(prefix, more):
     for one, moves in ((algorithm, True), (slow, False)):
         (begun, _) = play(algorithm, fed, 1)
         after, _ = play_round(one, fed, begun, round=1, seed=0, cohort=3)
-        for name, leaf in after.shared.items():
+        for name, leaf in after.server_params.items():
             # A bias before a normalisation has no gradient.
             if name.startswith(prefix) and name != "generator.first.bias":
-                assert torch.allclose(leaf, begun.shared[name], rtol=0, atol=1e-7) != moves
+                assert torch.allclose(leaf, begun.server_params[name], rtol=0, atol=1e-7) != moves
 
 
 @refused("training")
@@ -122,15 +125,15 @@ class Typed(FedAvg):
     side: str = "both"
 
     def phases(self):
-        return (self.phase(train=self.train, side=self.side),)
+        return (self.phase(train=self.train, scope=self.side),)
 
 
 @value
 class Counted(FedAvg):
     """FedAvg with a whole number, which its phase trains."""
 
-    def leaves(self, fed, seed):
-        return {**FedAvg.leaves(self, fed, seed), "turns": torch.tensor(3)}
+    def init_params(self, fed, seed):
+        return {**FedAvg.init_params(self, fed, seed), "turns": torch.tensor(3)}
 
 
 @refused("leaves")
@@ -151,13 +154,13 @@ def test_a_method_that_would_train_nothing_is_refused():
 class Counting(FedAvg):
     """The server keeps a whole number and a truth value, and broadcasts what is no tensor."""
 
-    trains = ("base.", "head.")
+    trained = ("base.", "head.")
 
-    def leaves(self, fed, seed):
+    def init_params(self, fed, seed):
         more = {"turns": torch.tensor(3), "on": torch.tensor(True)}
-        return {**FedAvg.leaves(self, fed, seed), **more}
+        return {**FedAvg.init_params(self, fed, seed), **more}
 
-    def broadcast(self, fed, state):
+    def round_constants(self, fed, state):
         return {"sharp": 2.0}
 
     def predict(self, net, params, ctx, code):
@@ -169,10 +172,13 @@ def test_numbers_that_no_gradient_moves_may_be_leaves_and_others_constants(serve
     fed, algorithm = make_federation(SIZES), Counting(server=server, batch_size=4)
     state, _ = play(algorithm, fed)
     same, _ = play(FedAvg(server=server, batch_size=4), fed)
-    assert (state.shared["turns"], state.shared["on"]) == (torch.tensor(3), torch.tensor(True))
-    assert equal(same.shared, {n: state.shared[n] for n in same.shared})
+    assert (state.server_params["turns"], state.server_params["on"]) == (
+        torch.tensor(3),
+        torch.tensor(True),
+    )
+    assert equal(same.server_params, {n: state.server_params[n] for n in same.server_params})
     x = fed.test.inputs(torch.arange(5))
-    sharp = (2 * fed.net.logp(state.shared, x)).log_softmax(-1)
+    sharp = (2 * fed.net.logp(state.server_params, x)).log_softmax(-1)
     assert torch.allclose(module_of(fed, algorithm, state, 1)(x), sharp)
 
 
@@ -194,7 +200,7 @@ class Projected(FedAvg):
     box, repeat = 0.05, 1
 
     def phases(self):
-        return (self.phase(after="boxed", repeat=self.repeat),)
+        return (self.phase(project="boxed", steps_per_batch=self.repeat),)
 
     def boxed(self, net, params, ctx, batch):
         return {n: t.clamp(-self.box, self.box) for n, t in params.items()}
@@ -204,10 +210,10 @@ class Projected(FedAvg):
 def test_a_projection_follows_every_step(chunk):
     fed, algorithm = make_federation(SIZES, model=LENET, shape=(12, 12, 1)), Projected(batch_size=4)
     state, _ = play(algorithm, fed, 2, chunk=chunk)
-    ends = [state.shared[n].abs().max() for n in state.shared]
+    ends = [state.server_params[n].abs().max() for n in state.server_params]
     assert max(ends) <= 0.05 + 1e-6
     free, _ = play(FedAvg(batch_size=4), fed, 2)
-    assert max(t.abs().max() for t in free.shared.values()) > 0.1
+    assert max(t.abs().max() for t in free.server_params.values()) > 0.1
 
 
 def test_steps_can_be_repeated_on_a_batch():
@@ -215,11 +221,11 @@ def test_steps_can_be_repeated_on_a_batch():
     algorithm = Projected(batch_size=None, client=sgd(0.1))
     vars(algorithm).update(repeat=3, box=100.0)
     state = algorithm.init(fed, 0)
-    w = arrays(state.shared)
+    w = arrays(state.server_params)
     for _ in range(3):
         w = one_step(fed, 0, w, 0.1)
     after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
-    close(w, arrays(after.shared), rtol=1e-3)
+    close(w, arrays(after.server_params), rtol=1e-3)
 
 
 class Dated(FedAvg):
@@ -265,7 +271,7 @@ class Picking(Selection):
 def test_who_is_picked_is_there_and_once(monkeypatch, picked):
     """A client picked twice counted twice, and -1 was the last one, without a word."""
     monkeypatch.setattr(Picking, "pick", lambda *_: picked)
-    with pytest.raises(ValueError, match=r"Picking\.pick must return some of its `rows`, each"):
+    with pytest.raises(ValueError, match=r"Picking\.pick must return some of its `clients`, each"):
         select(make_federation((4,) * 4), Picking(2), 0, 0)
     monkeypatch.setattr(Picking, "pick", lambda *_: [3, 1])
     assert select(make_federation((4,) * 4), Picking(2), 0, 0).tolist() == [3, 1]
@@ -308,7 +314,7 @@ def test_a_selection_is_a_clients_own_and_a_value():
 @pytest.mark.parametrize("code", GOLDEN["cohorts"])
 def test_the_cohorts_that_stored_results_were_drawn_with(code):
     """Of six clients the third is no member, the second has nothing and the fourth one example."""
-    fed = replace(make_federation((4, 0, 7, 1, 9, 6)), members=np.array([0, 1, 3, 4, 5]))
+    fed = replace(make_federation((4, 0, 7, 1, 9, 6)), participants=np.array([0, 1, 3, 4, 5]))
     assert [select(fed, eval(code), 3, t).tolist() for t in range(3)] == GOLDEN["cohorts"][code]
 
 

@@ -14,7 +14,7 @@ from playing import every, play
 from test_modules import Own
 from torch import nn
 
-from fedlib import MLP, ByColumn, LocalHoldout, OptOut, Task, cores, data, sgd
+from fedlib import MLP, LocalHoldout, NaturalPartition, OptOut, Task, data, parallel, sgd
 from fedlib.algorithms import FedAvg, FedMix, FedPer, PMMoE
 from fedlib.engine import costs, evaluate, evaluate_everywhere, evaluate_global, play_round
 from fedlib.federation import OPTED_IN
@@ -28,7 +28,7 @@ def held_in_words(table):
     rows, start = [], 0
     for n in table.sizes.tolist():
         stop = start + n
-        rows.append((table.flat[start:stop].tolist(), table.side["angle"][start:stop].tolist()))
+        rows.append((table.indices[start:stop].tolist(), table.side["angle"][start:stop].tolist()))
         start = stop
     return rows
 
@@ -37,7 +37,7 @@ def held_in_words(table):
 @given(sizes_of, st.data())
 def test_rows_padded_or_alone_are_those_of_a_plain_loop(sizes, data):
     fed = make_federation([*sizes, 1], side="angle")
-    table = fed.permuted(np.random.default_rng(len(sizes)).permutation(fed.clients)).train
+    table = fed.permuted(np.random.default_rng(len(sizes)).permutation(fed.num_clients)).train
     rows = held_in_words(table)
     who = np.array(data.draw(st.lists(st.integers(0, len(sizes)), min_size=1, max_size=9)))
     width = data.draw(st.sampled_from([0, 9]))
@@ -45,14 +45,14 @@ def test_rows_padded_or_alone_are_those_of_a_plain_loop(sizes, data):
     assert held.shape == real.shape == (len(who), width or max(len(rows[i][0]) for i in who))
     assert not held[~real].any()
     angles, _ = table.padded(who, width, table.side["angle"])
-    some = held_in_words(table.some(who))
+    some = held_in_words(table.subset(who))
     for place, row in enumerate(who.tolist()):
         there, mine = real[place], rows[row]
         assert (held[place][there].tolist(), angles[place][there].tolist()) == mine == some[place]
         assert there[: len(mine[0])].all() and int(there.sum()) == len(mine[0])
         assert table.client(row).tolist() == mine[0]
     for most in (2, np.arange(len(who)) % 4):
-        fewer = table.some(who, most)
+        fewer = table.subset(who, most)
         ends = np.broadcast_to(most, who.shape).tolist()
         wanted = [tuple(held[:end] for held in row) for row, end in zip(some, ends, strict=True)]
         assert held_in_words(fewer) == wanted
@@ -67,8 +67,8 @@ def test_rows_padded_or_alone_are_those_of_a_plain_loop(sizes, data):
 def test_blocks_show_each_client_its_own_examples_and_no_others(sizes, block):
     """Nobody's row shows what another holds, not even as padding, and an empty one nothing."""
     fed = make_federation([*sizes, 1, 0], side="angle")
-    table, everyone = fed.train, torch.arange(fed.clients)
-    seen = [[] for _ in range(fed.clients)]
+    table, everyone = fed.train, torch.arange(fed.num_clients)
+    seen = [[] for _ in range(fed.num_clients)]
     for batch in table.blocks(everyone, block):
         shown = zip(batch["y"], batch.side["angle"], batch["weight"] > 0, strict=True)
         for row, (labels, angles, there) in enumerate(shown):
@@ -84,10 +84,12 @@ def test_a_table_that_nobody_holds_anything_of_is_all_padding():
     fed, out = make_federation((3, 2), side="angle"), torch.zeros(5, dtype=torch.int64)
     train = replace(fed.train, side={**fed.train.side, OPTED_IN: out})
     nothing = replace(fed, train=train).train
-    assert not len(nothing.flat) and nothing.sizes.tolist() == [0, 0]
+    assert not len(nothing.indices) and nothing.sizes.tolist() == [0, 0]
     held, real = nothing.padded(np.arange(2), 3)
-    assert held.shape == (2, 3) and not real.any() and not len(nothing.some(np.array([1])).flat)
-    batch = nothing.whole(torch.arange(2))
+    assert (
+        held.shape == (2, 3) and not real.any() and not len(nothing.subset(np.array([1])).indices)
+    )
+    batch = nothing.all_examples(torch.arange(2))
     assert not batch["weight"].any() and batch["x"].shape[0] == 2
 
 
@@ -106,12 +108,12 @@ def test_no_network_is_asked_about_nobody(algorithm, chunk):
     fed = make_federation((11, 0, 9, 4), model=Own(lambda: (nn.Sequential(*layers()), 7)))
     for name, sizes in (("validation", [0, 0, 0, 0]), ("test", [6, 0, 6, 0])):
         table, sizes = getattr(fed, name), np.array(sizes)
-        held = table.flat[(table.owners % 2 == 0) & bool(sizes.any())]
-        setattr(fed, name, replace(table, flat=held, sizes=sizes))
+        held = table.indices[(table.owners % 2 == 0) & bool(sizes.any())]
+        setattr(fed, name, replace(table, indices=held, sizes=sizes))
     state, report = play(algorithm, fed, 2, chunk=chunk, score=True)
     assert report.adapted["validation"].isnan().all()
-    assert report.adapted["test"].isnan().tolist() == [bool(row % 2) for row in report.rows]
-    algorithm.observe(fed, state)
+    assert report.adapted["test"].isnan().tolist() == [bool(row % 2) for row in report.clients]
+    algorithm.log_metrics(fed, state)
     for table, sizes in ((fed.validation, 0), (fed.test, [6, 0, 6, 0])):
         assert (
             np.isfinite(evaluate(fed, algorithm, state, table).nll) == (np.array(sizes) > 0)
@@ -126,11 +128,11 @@ def test_no_network_is_asked_about_nobody(algorithm, chunk):
 )
 def test_padding_stays_in_proportion_to_what_is_held(sizes, giants, most):
     sizes = np.array(sizes + [10**5] * giants)
-    groups = costs.company(sizes, lambda width: most)
+    groups = costs.group_by_size(sizes, lambda width: most)
     assert sorted(np.concatenate(groups).tolist()) == list(range(len(sizes)))
     padded = sum(len(group) * int(sizes[group].max()) for group in groups)
     assert padded <= (costs.UNEQUAL + 1) * sizes.sum()
-    if not costs.far_above(sizes).any():
+    if not costs.oversized(sizes).any():
         cut = np.split(np.arange(len(sizes)), range(most, len(sizes), most))
         assert all(np.array_equal(a, b) for a, b in zip(groups, cut, strict=True))
 
@@ -148,7 +150,7 @@ def test_who_is_alone_is_trained_and_scored_as_in_company(batch_size, monkeypatc
         first, _ = play_round(of, fed, of.init(fed, 0), round=0, seed=0, cohort=5)
         mixture = PMMoE(of=of)
         energies = mixture.energies(fed, mixture.init(fed, 0, first))
-        found.append([*state.shared.values(), report.losses, energies,
+        found.append([*state.server_params.values(), report.losses, energies,
                       torch.tensor(scores.accuracy), torch.tensor(scores.nll)])  # fmt: skip
     for together, alone in zip(*found, strict=True):
         torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6, equal_nan=True)
@@ -159,7 +161,7 @@ def test_what_is_found_of_a_group_does_not_keep_what_it_was_found_in(algorithm, 
     room, kept = importlib.import_module("fedlib.engine.evaluate"), []
 
     def in_order(work, parts, what):
-        found = cores.in_order(work, parts, what)
+        found = parallel.map_ordered(work, parts, what)
         kept.extend(t for of_group in found for t in of_group if what == "scores")
         return found
 
@@ -178,7 +180,9 @@ def test_a_large_client_among_many_costs_what_all_hold(places, opt_out):
     who, rng = np.r_[np.repeat(np.arange(TINY), 2), np.full(LARGE, TINY)], np.random.default_rng(0)
     x, y = rng.normal(size=(len(who), 2)).astype(np.float32), rng.integers(2, size=len(who))
     data.add("unequal", (x, y, {"who": who}))
-    task = Task("unequal", ByColumn("who"), MLP((2,)), LocalHoldout(0.3, 0.1), opt_out=opt_out)
+    task = Task(
+        "unequal", NaturalPartition("who"), MLP((2,)), LocalHoldout(0.3, 0.1), opt_out=opt_out
+    )
     tracemalloc.start()
     fed, algorithm = task.build(0), FedAvg(batch_size=None)
     state, _ = play_round(algorithm, fed, algorithm.init(fed, 0), round=0, seed=0, cohort=1.0)
@@ -186,5 +190,5 @@ def test_a_large_client_among_many_costs_what_all_hold(places, opt_out):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2048 * len(who), "of all that torch does not hold"
-    stored = sum(t.flat.nbytes + t.sizes.nbytes for t in (fed.train, fed.validation, fed.test))
-    assert stored <= 8 * (len(who) + 3 * fed.clients)
+    stored = sum(t.indices.nbytes + t.sizes.nbytes for t in (fed.train, fed.validation, fed.test))
+    assert stored <= 8 * (len(who) + 3 * fed.num_clients)

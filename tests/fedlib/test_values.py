@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.robustness import hyper
-from fedlib import IID, MLP, Dirichlet, Experiment, LeNet, MatchedHoldout, Optimizer, Task, values
+from fedlib import IID, MLP, Dirichlet, LeNet, MatchedHoldout, Optimizer, Task, values
 from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
 from fedlib.values import PositiveInt, Share, UnknownName, from_code, from_dict, key_of, to_dict
+from fedrun import Experiment
 
 # Every field of every value of the library, but for those that a kind inherits: what it is when
 # nobody says anything ("..." where somebody must), another value that it could have, and values
@@ -25,9 +26,12 @@ ROWS = list(csv.DictReader(Path(__file__).with_name("values.csv").open(newline="
 # One value of those that need more than their defaults.
 TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), MatchedHoldout(pool=200))
 FIRST = Experiment(TASK, FedAvg(), rounds=3)
-BASES = """TASK; FIRST; Phase(Optimizer()); Module('torch.nn:Identity'); RepeatedDeals(IID());
+BASES = """TASK; FIRST; Phase(Optimizer()); FromFunction('torch.nn:Identity');
+    RepeatedPartition(IID());
     Rotated(IID()); LabelPermuted(IID()); ClientSubset(IID()); HoldoutByColumn(group='ward')"""
-KINDS = {c.__name__: c for c in values._KINDS.values() if c.__module__.startswith("fedlib.")}
+KINDS = {
+    c.__name__: c for c in values._KINDS.values() if c.__module__.startswith(("fedlib.", "fedrun."))
+}
 
 
 def _code(text):
@@ -61,7 +65,9 @@ def all_changed(base, others):
 
 
 CHANGED = [all_changed(*sample) for sample in SAMPLES.values()]
-STAGED = dataclasses.replace(all_changed(*SAMPLES["Experiment"]), after=FIRST, beside=FIRST)
+STAGED = dataclasses.replace(
+    all_changed(*SAMPLES["Experiment"]), first_stage=FIRST, local_stage=FIRST
+)
 
 
 def key(item):
@@ -87,7 +93,7 @@ def test_a_default_never_changes(name):
 
     With another default every stored result would silently stand for another experiment. Adding a
     field whose default is the old behaviour is fine (write it down in the table); if a default must
-    change, raise ``fedlib.runs.spec.VERSION``.
+    change, raise ``fedrun.experiment.VERSION``.
     """
     fields = dataclasses.fields(KINDS[name])
     now = {f.name: "..." if f.default is dataclasses.MISSING else repr(f.default) for f in fields}
@@ -124,13 +130,18 @@ def test_golden_keys():
     assert avg.key == "cd0bc7ac67e10ba9" != key_of(avg, version=2)
     task = Task("digits", IID(clients=20), MLP(hidden=(30,)), MatchedHoldout(pool=200))
     server = Optimizer("adam", lr=5e-3, rates=(("phi", 0.05),))
-    mix = Experiment(task, FedMix(experts=2, server=server), 150, cohort=0.25, seed=1, after=avg)
+    mix = Experiment(
+        task, FedMix(experts=2, server=server), 150, cohort=0.25, seed=1, first_stage=avg
+    )
     assert mix.key == "ed496cc61589802f"
 
 
-NUMPYS = {"seed": np.int8(1), "audit": np.bool_(True), "cohort": np.float32(0.5)}
+NUMPYS = {"seed": np.int8(1), "audit_labels": np.bool_(True), "cohort": np.float32(0.5)}
 ALIKE = [
-    (dataclasses.replace(FIRST, **NUMPYS), Experiment(TASK, FedAvg(), 3, 0.5, 1, audit=True)),
+    (
+        dataclasses.replace(FIRST, **NUMPYS),
+        Experiment(TASK, FedAvg(), 3, 0.5, 1, audit_labels=True),
+    ),
     (Optimizer(lr=np.logspace(-3, -1, 3)[0]), Optimizer(lr=0.001)),
     (LeNet(channels=tuple(np.arange(6, 8))), LeNet(channels=(6, 7))),
     (Experiment(TASK, FedAvg(client=Optimizer(lr=0.05), epochs=1), 3, 10), FIRST),

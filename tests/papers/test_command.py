@@ -7,7 +7,7 @@ import pytest
 from cases import refused
 from conftest import alone
 
-from fedlib.runs import StoreError
+from fedrun import StoreError
 from papers.__main__ import app, main
 from papers.registry import REGISTRY
 

@@ -10,7 +10,7 @@ from companion import plotting
 from companion.claims import FAILS, HOLDS
 from companion.frames import together
 from companion.panels import Panel, costs
-from fedlib.runs import run
+from fedrun import run
 from papers import comparison as board
 from papers.comparison import EVERY_METHOD, FAMILIES, PROPOSED, leaderboard_claims
 from papers.fedmix import FEDAVG, FEDMIX

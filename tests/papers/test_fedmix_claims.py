@@ -265,7 +265,7 @@ def test_appendix_f_has_the_papers_numbers_beside_the_measured():
 
 
 def joining():
-    """Newcomers' accuracy before and after they fit, among runs of those who were there."""
+    """NewClients' accuracy before and after they fit, among runs of those who were there."""
     fitted = {FEDMIX: (0.15, 0.9), FEDAVG: (0.8, 0.8)}
     new = logged(*(course(m, "test_accuracy", *values) for m, values in fitted.items()))
     there = logged(course(FEDMIX, "test_accuracy", 0.99, 0.1))

@@ -264,9 +264,9 @@ def test_four_permutations_are_found():
     task = named("000/permuted_cifar10", "quick")
     fed = replace(task, model=MLP((64,))).build(3)
     algorithm = ClusteredFedMix(experts=4, epochs=3, batch_size=20, server=adam(1e-2))
-    truth = fed.train.side["permutation"][fed.train.spans[0]].numpy()  # of the first example
+    truth = fed.train.side["permutation"][fed.train.offsets[0]].numpy()  # of the first example
     assert len(set(truth.tolist())) == 4
     state = algorithm.init(fed, 3)
     for t in range(14):
-        state, _ = play_round(algorithm, fed, state, round=t, seed=3, cohort=fed.clients)
-    assert analysis.measures(state.local["pi"].double().numpy(), truth)["right"] == 1
+        state, _ = play_round(algorithm, fed, state, round=t, seed=3, cohort=fed.num_clients)
+    assert analysis.measures(state.client_params["pi"].double().numpy(), truth)["right"] == 1

@@ -98,11 +98,11 @@ def test_a_rotated_task_holds_the_digits_turned():
         assert torch.equal(old.y[old.flat], new.y[new.flat])
         assert set(new.side) == {"angle"} and after.values("angle") == 8
         for client, slot in ((0, 0), (2, 3), (4, 9)):
-            angle = angles[int(new.side["angle"][new.spans[0][client] + slot])]
+            angle = angles[int(new.side["angle"][new.offsets[0][client] + slot])]
             expected = rotate(old.x[old.client(client)[slot]][None], angle)[0]
             assert torch.equal(new.x[new.client(client)[slot]], expected)
     assert len(after.train.y) == 200, "every example of the disjoint training parts once"
-    ways = before.test.flat.tolist(), after.test.side["angle"].tolist()
+    ways = before.test.indices.tolist(), after.test.side["angle"].tolist()
     pairs = set(zip(*ways, strict=True))
     assert len(after.test.y) == len(pairs), "tests overlap: each way of seeing an example once"
 
@@ -114,7 +114,7 @@ def test_permuted_labels_are_the_tables_of_each_client():
     for name in ("train", "validation", "test"):
         old, new = getattr(before, name), getattr(after, name)
         for client in range(5):
-            k = int(new.side["permutation"][new.spans[0][client]])
+            k = int(new.side["permutation"][new.offsets[0][client]])
             was, now = old.client(client), new.client(client)
             assert torch.equal(tables[k][old.y[was]], new.y[now])
             assert torch.equal(old.x[was], new.x[now])
@@ -151,7 +151,7 @@ def test_the_global_test_holds_no_training_or_validation_example():
             task = replace(PLAIN, held_out=MatchedHoldout(100, 10, 20, source="test"))
         fed = task.build(0)
         tables = fed.train, fed.validation
-        images = [{bytes(t.x[i].numpy()) for i in torch.unique(t.flat)} for t in tables]
+        images = [{bytes(t.x[i].numpy()) for i in torch.unique(t.indices)} for t in tables]
         everything = [bytes(image.numpy()) for image in fed.test.x]
         # A few digits of the set are the same picture twice.
         twice = len(everything) * 0.02

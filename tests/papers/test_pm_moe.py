@@ -11,7 +11,8 @@ from rows import frame_of
 
 from companion import plotting
 from companion.claims import FAILS, HOLDS
-from fedlib import MLP, run_with_state
+from fedlib import MLP
+from fedrun import run_with_state
 from papers import pm_moe
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis
 from papers.pm_moe.analysis import PARTS, called, gains, made_of, printed, ranks, scores, varied
@@ -73,7 +74,7 @@ def test_a_second_stage_is_a_column_until_it_is_read():
     """The same method with and without it: what runs are told apart by is data."""
     alone, second, *_ = PRIVATE_PARTS.runs("quick", "digits", ["FedPer"])
     assert second.where == {"S": 0.0, STAGE: WITH_MOE}
-    assert second.experiment.after == alone.experiment
+    assert second.experiment.first_stage == alone.experiment
     table = pd.DataFrame({"method": ["FedPer", "DBE"], STAGE: ["", DENOISED], "value": [1, 2]})
     assert called(table)["method"].tolist() == ["FedPer", f"DBE {DENOISED}"]
     assert called(called(table)).equals(called(table)) and STAGE not in called(table)
@@ -353,14 +354,14 @@ def test_heads_and_bases_are_those_of_clients():
     per, lg = (PRIVATE_PARTS.experiments("quick", "digits", n, rounds=1)[0] for n in names)
     fed, (_, state) = per.task.build(0), run_with_state(per, progress=False)
     said, client = analysis.heads_say(fed, state), 3
-    own = state.shared | {name: t[client] for name, t in state.local.items()}
+    own = state.server_params | {name: t[client] for name, t in state.client_params.items()}
     logits = fed.net.logits(own, fed.net.features(own, fed.test.inputs(torch.arange(5))))
     torch.testing.assert_close(said[:5, client], logits)
     fed, client, found = pm_moe.experiments.bases(lg, fourteen(SETTING)["FedAvg"])
     assert [*found] == ["trained on all data", "its own", "most alike", "least alike"]
     _, state = run_with_state(lg, progress=False)
-    assert all(torch.equal(found["its own"][n], t[client]) for n, t in state.local.items())
-    assert {n for n in found["trained on all data"]} > {*state.local}
+    assert all(torch.equal(found["its own"][n], t[client]) for n, t in state.client_params.items())
+    assert {n for n in found["trained on all data"]} > {*state.client_params}
 
 
 def test_headings_pair_what_both_stages_have():

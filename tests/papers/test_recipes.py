@@ -7,12 +7,11 @@ import pytest
 from rows import settings_of
 
 from companion.sections import SCALES
-from fedlib import FedAvg, FedMix, Newcomers, PrunedFedMix, paths
+from fedlib import FedAvg, FedMix, NewClients, PrunedFedMix, paths
 from fedlib.engine.selection import cohort_size
-from fedlib.runs import exported
-from fedlib.runs.exported import places
-from fedlib.runs.provenance import began_with
 from fedlib.values import from_dict, to_dict
+from fedrun.provenance import began_with
+from fedrun.results import exported, places
 from papers import fedmix as names
 from papers.adaptive.experiments import ADAPTIVE, ADAPTIVE_PARTICIPATION, ALL_EQUAL, BEST, MOE
 from papers.fedmix import FEDAVG, FEDMIX, experiments, with_experts, with_pruning
@@ -44,7 +43,7 @@ def test_every_setting_gives_valid_experiments(section, scale, dataset):
         assert all({stage.seed for stage in e.stages} == {e.seed} for e in made)
         for one in made[:1] and made[0].stages:  # seeds are all that the others differ by
             assert from_dict(to_dict(one)) == one and one.task.dataset == setting.task.dataset
-            clients = one.task.partition.population()
+            clients = one.task.partition.num_clients()
             assert clients == 0 or cohort_size(one.cohort, clients) >= 1
 
 
@@ -184,4 +183,4 @@ def test_newcomers_hold_what_no_client_of_the_federation_holds(method):
     seen, new = (one.task.divide(0).parts["train"] for one in (last.after, last))
     held = [set(part.flat.tolist()) for part in (seen, new)]
     assert held[0] and held[1] and not held[0] & held[1]
-    assert type(last.algorithm) is Newcomers and last.algorithm.of == last.after.algorithm
+    assert type(last.algorithm) is NewClients and last.algorithm.of == last.after.algorithm

@@ -6,7 +6,8 @@ import pytest
 from playing import SKEWED
 from small import running
 
-from fedlib import Experiment, FedAvg, find, sgd
+from fedlib import FedAvg, sgd
+from fedrun import Experiment, find_result
 from papers.adaptive.tuning import Choice, Uniform, score
 from papers.adaptive.tuning import search as search_function
 
@@ -26,7 +27,7 @@ def test_a_search_scores_its_trials_on_validation_and_continues(monkeypatch):
     found = search()
     assert len(found) == 3 and all(0.01 <= one["lr"] <= 0.1 for one in found)
     for one in found:
-        rows = find(experiment(one)).select("validation_accuracy").to_pandas()
+        rows = find_result(experiment(one)).select("validation_accuracy").to_pandas()
         last = rows.loc[rows["round"] == 2, "value"]
         assert one["score"] == pytest.approx(last.mean()) and len(last) == 8
     assert search("another")[0] != found[0]
@@ -41,8 +42,8 @@ def test_a_trial_that_diverges_scores_nothing_and_stops_no_other():
 
 
 def test_a_state_that_was_kept_is_the_one_that_is_scored():
-    kept = replace(experiment({"lr": 0.1}), keep="best", evaluate_every=1)
+    kept = replace(experiment({"lr": 0.1}), select="best", evaluate_every=1)
     value = score(kept)
-    result = find(kept)
+    result = find_result(kept)
     by_round = result.select("validation_accuracy").to_pandas().groupby("round")["value"].mean()
     assert value == pytest.approx(by_round[int(result.select("kept_round")["value"][0].as_py())])

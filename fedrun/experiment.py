@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,17 @@ from fedlib.algorithms import FedAvg
 from fedlib.engine import Report, Selection
 from fedlib.engine.evaluate import Scores
 from fedlib.metrics import gradient_divergence
-from fedlib.runs.source import digest, foreign
 from fedlib.tasks import Task
-from fedlib.values import NonNegativeInt, PositiveInt, from_dict, key_of, one_of, to_dict, value
+from fedlib.values import (
+    NonNegativeInt,
+    PositiveInt,
+    check_choice,
+    from_dict,
+    key_of,
+    to_dict,
+    value,
+)
+from fedrun.source import digest, user_code
 
 # Raise this when the same experiment would give other numbers than before (a change of default, a
 # repaired bug): old results then keep their key and are no longer found.
@@ -88,43 +96,43 @@ class Experiment:
     """An algorithm on a task for some rounds, with one seed for everything.
 
     ``cohort`` is the number of clients per round, a fraction of the participating ones, or a
-    ``Selection`` that also says which ones.
-    Clients are scored every ``evaluate_every`` rounds, before the first and after the last; 0 is
-    after the last only.
-    ``after`` is a first stage whose final state this one starts from; ``beside`` is another,
-    without a federation, whose clients' own leaves take the place of the first one's. ``audit``
-    logs what the server can infer of its clients' labels from their messages, at the rounds that
-    are scored.
-    ``keep`` says which state the run ends with, for a stage after it: that of the "last" round, of
-    the "best" one, which has the least mean validation nll over the clients that take part, or of
-    the "best_trained" one, the best of those after round 0: the initial state is no candidate.
-    ``stop`` ends the run early and keeps the state that its own rule selects.
-    Device, chunk and threads are no part of it: they change a result by float rounding only, and
-    stand in its provenance.
+    ``Selection`` that also says which ones. Clients are scored every ``evaluate_every`` rounds,
+    before the first and after the last; 0 is after the last only. ``first_stage`` is a first stage
+    whose final state this one starts from; ``local_stage`` is another, without a federation, whose
+    clients' own leaves take the place of the first one's. ``audit_labels`` logs what the server can
+    infer of its clients' labels from their messages, at the rounds that are scored. ``select`` says
+    which state the run ends with, for a stage after it: that of the "last" round, of the "best"
+    one, which has the least mean validation nll over the clients that take part, or of the
+    "best_trained" one, the best of those after round 0: the initial state is no candidate. ``stop``
+    ends the run early and keeps the state that its own rule selects. Device, chunk and threads are
+    no part of it: they change a result by float rounding only, and stand in its provenance.
 
     >>> Experiment(tiny.task, FedMix(experts=2), rounds=50, cohort=0.5, seed=1).algorithm
     FedMix(experts=2)
     """
 
+    stored_as: ClassVar[dict[str, str]] = {
+        "first_stage": "after", "local_stage": "beside", "select": "keep", "audit_labels": "audit",
+    }  # fmt: skip
     task: Task
     algorithm: FedAvg
     rounds: PositiveInt
     cohort: int | float | Selection = 10
     seed: NonNegativeInt = 0
     evaluate_every: NonNegativeInt = 10
-    after: Experiment | None = None
-    audit: bool = False
-    keep: Annotated[str, ("last", "best", "best_trained")] = "last"
-    beside: Experiment | None = None
+    first_stage: Experiment | None = None
+    audit_labels: bool = False
+    select: Annotated[str, ("last", "best", "best_trained")] = "last"
+    local_stage: Experiment | None = None
     stop: CohortEarlyStop | None = None
 
     def check(self) -> None:
         if not isinstance(self.cohort, Selection):
             Selection(self.cohort)  # an error for what no cohort has
-        if self.beside is not None and self.after is None:
-            raise ValueError("beside needs a first stage to be beside of: give `after` too")
-        if self.stop is not None and (self.keep != "last" or not self.evaluate_every):
-            need = "evaluate_every of at least 1, which is how often it checks, and no `keep`"
+        if self.local_stage is not None and self.first_stage is None:
+            raise ValueError("local_stage needs a first stage: give `first_stage` too")
+        if self.stop is not None and (self.select != "last" or not self.evaluate_every):
+            need = "evaluate_every of at least 1, which is how often it checks, and no `select`"
             raise ValueError(f"stop keeps the best of its own checks: it needs {need}")
 
     @property
@@ -147,8 +155,8 @@ class Experiment:
         """Return a copy that keeps its key, whatever becomes of code and data from now on."""
         if self._plain or "_made_of" in vars(self):
             return self
-        after, beside = (stage and stage.pinned() for stage in (self.after, self.beside))
-        copy = replace(self, after=after, beside=beside)
+        after, beside = (stage and stage.pinned() for stage in (self.first_stage, self.local_stage))
+        copy = replace(self, first_stage=after, local_stage=beside)
         vars(copy).update(_made_of=self._outside(), _as_run=self._outside(readable=False))
         return copy
 
@@ -163,7 +171,7 @@ class Experiment:
 
     @cached_property
     def _plain(self) -> bool:
-        return not foreign(self) and not self._own_data
+        return not user_code(self) and not self._own_data
 
     @property
     def _own_data(self) -> list[str]:
@@ -173,7 +181,7 @@ class Experiment:
     def _outside(self, *, readable: bool = True) -> list[str]:
         if self._plain:
             return []
-        code = [f"code {digest(roots, readable=readable)}"] if (roots := foreign(self)) else []
+        code = [f"code {digest(roots, readable=readable)}"] if (roots := user_code(self)) else []
         return [*code, *(f"{name} {datasets.fingerprint(name)[:16]}" for name in self._own_data)]
 
     @property
@@ -186,7 +194,7 @@ class Experiment:
     @property
     def before(self) -> tuple[Experiment, ...]:
         """The stages that this one builds on."""
-        return tuple(stage for stage in (self.after, self.beside) if stage is not None)
+        return tuple(stage for stage in (self.first_stage, self.local_stage) if stage is not None)
 
     @property
     def stages(self) -> list[Experiment]:
@@ -264,7 +272,7 @@ class Result:
         """Return what was trained, as a plain module of torch in eval mode.
 
         It is the network itself where that is all a prediction is made of, and else a
-        ``fedlib.engine.trained.Trained``, which holds what the algorithm's ``predict`` reads. Its
+        ``fedlib.engine.as_module.Trained``, which holds what the algorithm's ``predict`` reads. Its
         ``forward`` takes examples ``[B, ...]``, images as ``[B, channels, height, width]``, and
         returns scores ``[B, classes]``, whose softmax is p(y|x). Numbers are normalised as
         ``task.fit(seed)`` of the experiment says, (x - mean) / std, pixels after division by 255;
@@ -279,7 +287,7 @@ class Result:
             ValueError: for a client that there is not.
             StoreError: where only the metrics of the run are stored, or nothing any more.
         """
-        from fedlib.runs.using import loaded
+        from fedrun.using import loaded
 
         return loaded(self, client, device)[1]
 
@@ -300,7 +308,7 @@ class Result:
 
     def select(self, metric: str) -> pa.Table:
         """Return the rows of one metric; UnknownName for one that it never ``logged``."""
-        one_of("metric of this run", metric, self.logged)
+        check_choice("metric of this run", metric, self.logged)
         return self.metrics.filter(pc.field("metric") == metric)
 
     def curve(self, metric: str) -> dict[int, float]:
@@ -313,7 +321,7 @@ class Result:
         values = means["value_mean"].to_numpy().tolist()
         return dict(zip(means["round"].to_pylist(), values, strict=True))
 
-    def ended(self, metric: str) -> float:
+    def final(self, metric: str) -> float:
         """Return a metric of the state that the run ended with, averaged as by `curve`.
 
         That is the last round's, or of a run that kept its best state that of the round it kept.
@@ -321,7 +329,7 @@ class Result:
         two rounds that are scored; UnknownName, which is one, for a metric never ``logged``.
 
         >>> result = run(tiny)
-        >>> result.ended("test_accuracy") == result.curve("test_accuracy")[2]
+        >>> result.final("test_accuracy") == result.curve("test_accuracy")[2]
         True
         """
         curve, last = self.curve(metric), pc.max(self.metrics["round"]).as_py()
@@ -385,7 +393,7 @@ class Log:
         for name, gd in on_host(found).items():
             self.array(round, "divergence", gd, name)
         for split, accuracy in report.adapted.items():
-            self.clients(round, f"adapted_{split}_accuracy", ids[report.rows], accuracy.numpy())
+            self.clients(round, f"adapted_{split}_accuracy", ids[report.clients], accuracy.numpy())
         return loss
 
     def scores(self, round: int, split: str, ids: np.ndarray, scores: Scores) -> None:

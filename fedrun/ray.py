@@ -21,13 +21,13 @@ from unittest.mock import patch
 import torch
 
 import fedlib
-from fedlib.cores import sendable
-from fedlib.processor import keep_freed, pin, pinned
-from fedlib.progress import Tally
-from fedlib.runs import Experiment
-from fedlib.runs.store import RunFolder, folder
-from fedlib.runs.sweep import Ended, WorkerDied, Workers, trained
-from fedlib.values import one_of
+from fedlib.parallel import picklable_error
+from fedlib.processor import keep_freed_memory, pin, pinned
+from fedlib.progress import SweepProgress
+from fedlib.values import check_choice
+from fedrun import Experiment
+from fedrun.store import RunFolder, folder
+from fedrun.sweeps import Ended, WorkerDied, Workers, trained
 
 ATTEMPTS = 3  # of a run of which no further checkpoint comes back
 AHEAD = 2  # runs given out for every one that can be trained now
@@ -72,7 +72,7 @@ class Cluster(Workers):
     reached, UnfitNode if a machine has other code, or cannot run it.
     """
 
-    def __init__(self, address: str, options: dict[str, Any], tally: Tally) -> None:
+    def __init__(self, address: str, options: dict[str, Any], tally: SweepProgress) -> None:
         self.ray = ray = connected(address)
         device = device_for(options["device"], ray.cluster_resources())
         super().__init__({**options, "device": device}, tally)
@@ -164,7 +164,7 @@ def connected(address: str) -> Any:
 def device_for(asked: str, resources: Mapping[str, float]) -> str:
     """Return "cpu" or "cuda": "auto" is a GPU if the cluster has one, and a run sees one only."""
     kind = asked.partition(":")[0]
-    one_of("device", kind, ("auto", "cpu", "cuda"))
+    check_choice("device", kind, ("auto", "cpu", "cuda"))
     return kind if kind != "auto" else "cuda" if resources.get("GPU") else "cpu"
 
 
@@ -188,7 +188,7 @@ def train_here(
     if held:
         pin()
     torch.set_num_threads(1)
-    keep_freed()
+    keep_freed_memory()
     # A folder that nobody else can have made or can write; what a killed process leaves in it goes
     # with the temporary files of its machine.
     home = TemporaryDirectory(prefix=f"fedlib-{experiment.key}-", ignore_cleanup_errors=True)
@@ -209,7 +209,7 @@ def train_here(
         error = trained(experiment, tell, options)
         if error is not None:
             error.add_note(f"on {node}")
-        return [RunFolder(stage).pack() for stage in stages], error and sendable(error)
+        return [RunFolder(stage).pack() for stage in stages], error and picklable_error(error)
 
 
 def code() -> dict[str, str]:

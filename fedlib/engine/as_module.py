@@ -24,36 +24,36 @@ class Trained(nn.Module):
     """
 
     def __init__(
-        self, fed: Federation, algorithm: Algorithm, state: State, rows: Tensor, *, alone: bool
+        self, fed: Federation, algorithm: Algorithm, state: State, clients: Tensor, *, alone: bool
     ) -> None:
         super().__init__()
         self._net, self._algorithm, self._alone = fed.net, algorithm, alone
-        self._rows, context = range(len(rows)), algorithm.client_context(fed, state, rows)
-        told = algorithm.broadcast(fed, state)
+        self._rows, context = range(len(clients)), algorithm.client_constants(fed, state, clients)
+        told = algorithm.round_constants(fed, state)
         common = {n: torch.as_tensor(c, device=fed.device) for n, c in told.items()}
-        if len(rows) > 1:
-            sizes = train_view(algorithm, fed).sizes[rows]
+        if len(clients) > 1:
+            sizes = train_view(algorithm, fed).sizes[clients]
             common = {**common, SHARE: (sizes / sizes.sum()).to(torch.float32).log()}
-        own = {n: self._row(t[rows]) for n, t in state.local.items()}
+        own = {n: self._row(t[clients]) for n, t in state.client_params.items()}
         context = {n: self._row(t) for n, t in context.items()}
         # Names of tensors here, by what an algorithm calls them, for each of the four.
-        self._shared, self._own = self._hold(state.shared), self._hold(own)
+        self._shared, self._own = self._hold(state.server_params), self._hold(own)
         self._context, self._common = self._hold(context, CONTEXT), self._hold(common, CONTEXT)
 
     def _row(self, t: Tensor) -> Tensor:
         return t[0] if self._alone else t
 
-    def _hold(self, leaves: Params, under: str = "") -> dict[str, str]:
+    def _hold(self, params: Params, under: str = "") -> dict[str, str]:
         """Register copies of some tensors, in modules that are made for their dotted names."""
         names = {}
-        for name, leaf in leaves.items():
+        for name, param in params.items():
             *path, last = (_word(step) for step in f"{under}{name}".split("."))
             module: nn.Module = self
             for step in path:
                 if step not in module._modules:
                     module.add_module(step, nn.Module())
                 module = module.get_submodule(step)
-            own, trains = leaf.detach().clone(), leaf.is_floating_point() and not under
+            own, trains = param.detach().clone(), param.is_floating_point() and not under
             if trains and not is_statistic(name):
                 module.register_parameter(last, nn.Parameter(own))
             else:
@@ -61,7 +61,7 @@ class Trained(nn.Module):
             names[name] = ".".join([*path, last])
         return names
 
-    def leaves(self) -> Params:
+    def params(self) -> Params:
         """Return what the prediction is made of, besides constants, as the algorithm calls it."""
         held = self._held()
         return {n: held[at] for n, at in {**self._shared, **self._own}.items()}
@@ -74,7 +74,7 @@ class Trained(nn.Module):
         held = self._held()
         groups = (self._shared, self._own, self._context, self._common)
         shared, own, context, common = ({n: held[at] for n, at in g.items()} for g in groups)
-        code = self._algorithm.encode(self._net, shared, x)
+        code = self._algorithm.shared_forward(self._net, shared, x)
         if self._alone:
             mine = {**shared, **own}, {**context, **common}
             return self._algorithm.predict(self._net, *mine, code).logp
@@ -87,7 +87,7 @@ class Trained(nn.Module):
     ) -> Tensor:
         """Return what clients predict for a new client's examples; see ``evaluate_global``."""
         net, algorithm = self._net, self._algorithm
-        outputs = [algorithm.client_output(net, w, ctx, code) for w, ctx in clients]
+        outputs = [algorithm.new_client_output(net, w, ctx, code) for w, ctx in clients]
         mean = outputs[0]
         if len(clients) > 1:
             first = next(iter(code.values()))
@@ -97,7 +97,7 @@ class Trained(nn.Module):
             p = (log_share + torch.stack(log_p)).softmax(0)
             stacked = {n: torch.stack([one[n] for one in outputs]) for n in mean}
             mean = {n: torch.einsum("sb,sb...->b...", p, t) for n, t in stacked.items()}
-        return algorithm.ensemble(net, shared, code, mean)
+        return algorithm.combine_clients(net, shared, code, mean)
 
 
 def _word(step: str) -> str:
@@ -124,13 +124,13 @@ def module_of(
     """
     row = 0 if client is None else fed.row(client)
     seen = eval_view(algorithm, fed)
-    state = algorithm.assign_models(seen, state)
+    state = algorithm.assign_clusters(seen, state)
     some = torch.tensor([row], device=fed.device)
     trained = Trained(seen, algorithm, state, some, alone=client is not None).eval()
-    leaves = trained.leaves()
+    params = trained.params()
     if client is None:
-        leaves = {n: t for n, t in leaves.items() if n in state.shared}
-    if network := _bare(fed, trained, leaves):
+        params = {n: t for n, t in params.items() if n in state.server_params}
+    if network := _bare(fed, trained, params):
         return network
     if client is None:
         inside = train_view(algorithm, fed).member_rows
@@ -138,15 +138,15 @@ def module_of(
     return trained
 
 
-def _bare(fed: Federation, trained: Trained, leaves: Params) -> nn.Module | None:
+def _bare(fed: Federation, trained: Trained, params: Params) -> nn.Module | None:
     """Return the network with some leaves if a prediction is what it says, and reads no others.
 
     Both are looked at: which tensors the scores of some examples depend on, and the scores. The
     leaves may all be called by one prefix, as those of a second model are.
     """
     first, *_ = fed.net.init(0)
-    prefixes = sorted({n.removesuffix(first) for n in leaves if n.endswith(first)}, key=len)
-    networks = ((prefix, fed.net.filled(select_prefix(leaves, prefix))) for prefix in prefixes)
+    prefixes = sorted({n.removesuffix(first) for n in params if n.endswith(first)}, key=len)
+    networks = ((prefix, fed.net.filled(select_prefix(params, prefix))) for prefix in prefixes)
     fitting = [(prefix, network) for prefix, network in networks if network is not None]
     if not fitting or not len(fed.test.y):
         return None
@@ -155,7 +155,7 @@ def _bare(fed: Federation, trained: Trained, leaves: Params) -> nn.Module | None
     with torch.no_grad():
         p = trained(x).softmax(-1)
         for prefix, network in fitting:
-            own = {id(leaves[prefix + n]) for n in network.state_dict() if prefix + n in leaves}
+            own = {id(params[prefix + n]) for n in network.state_dict() if prefix + n in params}
             mine = fed.net.log_probs(network(x)).softmax(-1)
             if read <= own and torch.allclose(mine, p, 1e-4, 1e-5):
                 return network

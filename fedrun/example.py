@@ -3,8 +3,8 @@
 from fedlib.algorithms import FedAvg
 from fedlib.models import MLP
 from fedlib.partition import Dirichlet, MatchedHoldout
-from fedlib.runs.spec import Experiment
 from fedlib.tasks import Task
+from fedrun.experiment import Experiment
 
 _HELD = MatchedHoldout(pool=100, validation=10, test=10)
 _TASK = Task("digits", Dirichlet(clients=6, alpha=1.0, size=20), MLP(hidden=(8,)), _HELD)

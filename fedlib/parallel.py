@@ -88,7 +88,7 @@ def end_with_parent(parent: int) -> None:
             os._exit(1)
 
 
-def parallel_map(
+def map_chunks(
     fn: Callable[[Item], Found], items: Sequence[Item], kind: str
 ) -> Iterator[tuple[int, Found]]:
     """Yield the number of each item and ``fn(item)``, as they are completed.
@@ -114,16 +114,16 @@ def parallel_map(
     if workers < 2 or _pace[kind] * (len(items) - start - 1) < MIN_SECONDS:
         yield from map(timed, range(start, len(items)))
     else:
-        yield from _spread(timed, start, len(items), workers - 1)
+        yield from _fork_map(timed, start, len(items), workers - 1)
 
 
-def in_order(fn: Callable[[Item], Found], items: Sequence[Item], kind: str) -> list[Found]:
+def map_ordered(fn: Callable[[Item], Found], items: Sequence[Item], kind: str) -> list[Found]:
     """Return what ``parallel_map`` yields of each item, in their order."""
-    found = dict(parallel_map(fn, items, kind))
+    found = dict(map_chunks(fn, items, kind))
     return [found[i] for i in range(len(items))]
 
 
-def _spread(
+def _fork_map(
     fn: Callable[[int], tuple[int, Any]], start: int, end: int, copies: int
 ) -> Iterator[tuple[int, Any]]:
     """Yield what this process and its copies find, and raise the first error at the end."""
@@ -139,11 +139,11 @@ def _spread(
             warnings.simplefilter("ignore", DeprecationWarning)  # of a notebook's threads
             for _ in range(copies):
                 pipe, far = fork.Pipe(duplex=False)
-                process = fork.Process(target=_copy, args=(work, far, os.getpid()))
+                process = fork.Process(target=_child_main, args=(work, far, os.getpid()))
                 process.start()
                 far.close()
                 team.append((process, pipe))
-        for i, found in chain(work(), *(_heard(*one) for one in team)):
+        for i, found in chain(work(), *(_receive(*one) for one in team)):
             if isinstance(found, Exception):
                 failed[i] = found
             else:
@@ -174,18 +174,20 @@ def _work(fn: Callable[[int], tuple[int, Any]], begun: Any, end: int) -> Iterato
         yield found
 
 
-def _copy(work: Callable[[], Iterator[tuple[int, Any]]], pipe: Connection, parent: int) -> None:
+def _child_main(
+    work: Callable[[], Iterator[tuple[int, Any]]], pipe: Connection, parent: int
+) -> None:
     """Be a copy: work, then send what was found, and end without a copy's farewells."""
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is its parent's business
     gc.freeze()  # what is garbage here is cleared up there
     for i, found in [*work()]:
-        one = sendable(found) if isinstance(found, Exception) else found
+        one = picklable_error(found) if isinstance(found, Exception) else found
         pipe.send_bytes(pickle.dumps((i, one), pickle.HIGHEST_PROTOCOL))
     os._exit(0)
 
 
-def _heard(process: Any, pipe: Connection) -> Iterator[tuple[int, Any]]:
+def _receive(process: Any, pipe: Connection) -> Iterator[tuple[int, Any]]:
     """Yield what a copy sends until it ends; RuntimeError if it dies."""
     with suppress(EOFError):
         while True:
@@ -195,7 +197,7 @@ def _heard(process: Any, pipe: Connection) -> Iterator[tuple[int, Any]]:
         raise RuntimeError(f"a copy of this process died (exit code {code}), see signal(7)")
 
 
-def sendable(error: Exception) -> Any:
+def picklable_error(error: Exception) -> Any:
     """Return what is an error when it has been pickled, with the traceback of here as its cause.
 
     One that cannot be pickled, or is of a class of a spawned script, is a RuntimeError there.
@@ -210,7 +212,7 @@ def sendable(error: Exception) -> Any:
 
 
 @contextmanager
-def interrupts_later(asked: bool) -> Iterator[Callable[[], bool]]:
+def delay_keyboard_interrupt(asked: bool) -> Iterator[Callable[[], bool]]:
     """Let a first Ctrl-C wait; yields what says whether it has come. A second one does not wait.
 
     Where it is not ``asked`` for, or Ctrl-C does no KeyboardInterrupt to this thread, all stays.

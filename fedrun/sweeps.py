@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from fedlib.cores import end_with_parent, sendable
-from fedlib.processor import keep_freed
-from fedlib.progress import Tally, Watcher
-from fedlib.runs import Experiment, Result, find, run, run_with_state
-from fedlib.runs.store import RunFolder
+from fedlib.parallel import end_with_parent, picklable_error
+from fedlib.processor import keep_freed_memory
+from fedlib.progress import SweepProgress, Watcher
+from fedrun import Experiment, Result, find_result, run, run_with_state
+from fedrun.store import RunFolder
 
 Ended = tuple[Experiment, BaseException | None]
 GUARD = 'if __name__ == "__main__":'  # in a script, around what its workers are not to do again
@@ -36,9 +36,9 @@ class WorkerDied(RuntimeError):
 
 
 class Workers:
-    """Who trains, and tells a ``Tally`` how far; this one: this process, run after run."""
+    """Who trains, and tells a ``SweepProgress`` how far; this one: this process, run after run."""
 
-    def __init__(self, options: dict[str, Any], tally: Tally) -> None:
+    def __init__(self, options: dict[str, Any], tally: SweepProgress) -> None:
         self.options, self.tally = options, tally
         self._ends: list[Ended] = []
 
@@ -70,7 +70,7 @@ def sweep(experiments: Iterable[Experiment], *, device: str = "auto", **how: Any
     Args:
         experiments: what to train.
         device: as for ``run``.
-        how: other options of ``fedlib.runs.sweep.train_missing``: ``workers`` is how many processes
+        how: other options of ``fedrun.sweeps.train_missing``: ``workers`` is how many processes
             train at once, ``address`` a Ray cluster's.
 
     Raises:
@@ -113,7 +113,7 @@ def train_missing(
     for _ in range(2):
         if not (missing := _lacking(asked)):
             return
-        with Tally({e.key: _name(e) for e in missing}, show=progress) as tally:
+        with SweepProgress({e.key: _name(e) for e in missing}, show=progress) as tally:
             team = _pool(min(workers, len(missing)), address, options, tally)
             failures = _train(team, missing, tally)
         if failures:
@@ -124,22 +124,24 @@ def train_missing(
 
 def _lacking(experiments: Sequence[Experiment]) -> list[Experiment]:
     """Return those that are not stored, after stages that are stored without their state."""
-    lacking = [e for e in experiments if find(e) is None]
+    lacking = [e for e in experiments if find_result(e) is None]
     # Nothing can follow an exported result, which lacks it.
     stages = (s for e in lacking for s in e.stages if s.key == e.key or not RunFolder(s).complete)
     return [*{s.key: s for s in stages}.values()]
 
 
-def _pool(workers: int, address: str | None, options: dict[str, Any], tally: Tally) -> Workers:
+def _pool(
+    workers: int, address: str | None, options: dict[str, Any], tally: SweepProgress
+) -> Workers:
     if address is not None:
-        from fedlib.runs.cluster import Cluster
+        from fedrun.ray import Cluster
 
         return Cluster(address, options, tally)
     return Processes(workers, options, tally) if workers > 1 else Workers(options, tally)
 
 
 def _train(
-    team: Workers, missing: Sequence[Experiment], tally: Tally
+    team: Workers, missing: Sequence[Experiment], tally: SweepProgress
 ) -> list[tuple[Experiment, BaseException]]:
     """Hand runs out in their order, those that build on others when these have ended.
 
@@ -186,7 +188,7 @@ def _in_words(error: BaseException) -> str:
 class Processes(Workers):
     """Spawned processes, each the one of a pool of its own: who dies takes only its own run."""
 
-    def __init__(self, workers: int, options: dict[str, Any], tally: Tally) -> None:
+    def __init__(self, workers: int, options: dict[str, Any], tally: SweepProgress) -> None:
         super().__init__(options, tally)
         self._workers, self._spawn = workers, multiprocessing.get_context("spawn")
         self._idle = list[Worker]()
@@ -247,14 +249,14 @@ def _begin(pipe: Connection, parent: int) -> None:
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
     torch.set_num_threads(1)
-    keep_freed()
+    keep_freed_memory()
     _tell = lambda *progress: pipe.send(progress)  # noqa: E731
 
 
 def _serve(experiment: Experiment, options: dict[str, Any]) -> Any:
     """Train a run in a worker; return what went wrong."""
     error = trained(experiment, _tell, options)
-    return error and sendable(error)
+    return error and picklable_error(error)
 
 
 def trained(experiment: Experiment, tell: Watcher, options: dict[str, Any]) -> Exception | None:

@@ -11,16 +11,16 @@ from fedlib import data as datasets
 from fedlib.data.arrays import checked, labels_of
 from fedlib.data.parquet import encode, warn_of_unknown
 from fedlib.data.tables import require_columns, require_same_rows
+from fedlib.engine.as_module import module_of
 from fedlib.engine.costs import BLOCK
-from fedlib.engine.trained import module_of
-from fedlib.federation import Federation, Table
+from fedlib.federation import ClientData, Federation
 from fedlib.metrics import Evaluation, evaluation
-from fedlib.runs.atomic import Other, StoreError
-from fedlib.runs.exported import path_of
-from fedlib.runs.run import built, moved
-from fedlib.runs.spec import Result
-from fedlib.runs.store import RunFolder
-from fedlib.values import one_of
+from fedlib.values import check_choice
+from fedrun.experiment import Result
+from fedrun.files import Mismatch, StoreError
+from fedrun.results import path_of
+from fedrun.store import RunFolder
+from fedrun.train import built, moved
 
 
 def predict(
@@ -67,7 +67,7 @@ def predict(
         wanted = f"{like.dtype} [N, {', '.join(map(str, like.shape[1:]))}]"
         raise ValueError(f"examples must be {wanted} as those known, got {x.dtype} {[*x.shape]}")
     none, scale = np.zeros(0, dtype=np.int64), (fed.test.scale, fed.test.shift)
-    table = Table(x.to(fed.device), torch.zeros(len(x)), torch.zeros(0, 0), none, *scale)
+    table = ClientData(x.to(fed.device), torch.zeros(len(x)), torch.zeros(0, 0), none, *scale)
     parts = torch.arange(len(x), device=fed.device).split(BLOCK)
     with torch.no_grad():
         parts_of = [model(table.inputs(some)).softmax(-1).cpu() for some in parts if len(some)]
@@ -107,7 +107,7 @@ def evaluate(
     labels = labels.tolist() if hasattr(labels, "tolist") else [*labels]
     if labels and all(isinstance(label, str) for label in labels):
         for label in labels:
-            one_of("class", label, names)
+            check_choice("class", label, names)
         labels = [names.index(label) for label in labels]
     labels = labels_of(labels)
     if len(labels) != len(p) or not len(p):
@@ -124,7 +124,7 @@ def loaded(result: Result, client: int | str | None, device: str) -> tuple[Feder
     here = RunFolder(e)
     try:
         kept = here.restore()
-    except Other as error:
+    except Mismatch as error:
         raise StoreError(f"run {e.key} has no model here: {error}") from error
     if kept is None and not here.path.exists() and path_of(e) is None:
         now = "code, data or FEDLIB_RUNS are others than when it was trained, or it was forgotten"

@@ -19,21 +19,21 @@ import torch
 
 from fedlib import paths
 from fedlib.algorithms import FedAvg
-from fedlib.algorithms.local import SecondStage
-from fedlib.cores import all_cores, interrupts_later
+from fedlib.algorithms.local import Finetuning
 from fedlib.engine import Report, State, TrainingDiverged, play_round
 from fedlib.engine.evaluate import Scores, encode, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.engine.protocol import eval_view, train_view
 from fedlib.engine.rounds import SPLITS
 from fedlib.federation import Federation
+from fedlib.parallel import all_cores, delay_keyboard_interrupt
 from fedlib.privacy import audit
 from fedlib.progress import Watcher, callback
-from fedlib.runs import provenance, store
-from fedlib.runs.atomic import Damaged, StoreError
-from fedlib.runs.spec import Experiment, Log, Result, key_in, on_host, spec_of
-from fedlib.runs.store import Checkpoint, RunDiverged, RunFolder
 from fedlib.tasks import pick_device
-from fedlib.values import shown
+from fedlib.values import short_repr
+from fedrun import provenance, store
+from fedrun.experiment import Experiment, Log, Result, key_in, on_host, spec_of
+from fedrun.files import Damaged, StoreError
+from fedrun.store import Checkpoint, RunDiverged, RunFolder
 
 CHECKPOINT_SECONDS = 60.0
 OF_THE_END = ("everywhere_accuracy", "kept_round")  # what only the last round of a run logs
@@ -50,7 +50,7 @@ LOGGED = {  # what no algorithm may log besides
 Progress = bool | Watcher
 
 
-class Moment(NamedTuple):
+class RoundInfo(NamedTuple):
     """A run after a round: what ``simulate`` yields and callbacks are given.
 
     ``round`` counts completed rounds, 0 is before the first. ``state`` holds all leaves; clients'
@@ -70,10 +70,10 @@ class Moment(NamedTuple):
     experiment: Experiment
 
 
-Callback = Callable[[Moment], bool | None]  # True stops the run
+Callback = Callable[[RoundInfo], bool | None]  # True stops the run
 
 
-class How(NamedTuple):
+class RunOptions(NamedTuple):
     """How a run is trained: no part of what it is, and explained at ``run``."""
 
     device: str = "auto"
@@ -114,7 +114,7 @@ def run(
         progress: whether a bar is shown; a function is called after every round with the rounds
             completed, the rounds in all and the training loss (first with NaN), of stages, too.
         retry: whether a run that diverged before is trained again.
-        callbacks: called with a ``Moment`` after every round, first of round 0. One that returns
+        callbacks: called with a ``RoundInfo`` after every round, first of round 0. One that returns
             True stops the run: it is stored as unfinished and goes on when it is asked for again.
         debug: one client after another in this process, without vmap: an error in a loss has its
             plain traceback, and a debugger stops there.
@@ -131,9 +131,9 @@ def run(
     >>> result.curve("test_accuracy").keys()
     dict_keys([0, 2])
     """
-    how = How(device, chunk, progress, retry, _functions(callbacks), debug, again)
+    how = RunOptions(device, chunk, progress, retry, _functions(callbacks), debug, again)
     made = experiment.pinned()
-    result = (None if again else store.find(made)) or _trained(made, how)
+    result = (None if again else store.find_result(made)) or _trained(made, how)
     return replace(result, experiment=experiment)
 
 
@@ -152,10 +152,10 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
         StoreError: as ``run``.
 
     >>> result, state = run_with_state(tiny, progress=False)
-    >>> state.shared["head.bias"].shape
+    >>> state.server_params["head.bias"].shape
     torch.Size([10])
     """
-    asked = How(**how | {"callbacks": _functions(how.get("callbacks", ()))})
+    asked = RunOptions(**how | {"callbacks": _functions(how.get("callbacks", ()))})
     made, kept = experiment.pinned(), None
     here = RunFolder(made)
     stored = here.result() if here.complete and not asked.again else None
@@ -171,17 +171,17 @@ def _functions(callbacks: Any) -> tuple[Callback, ...]:
     """Return callbacks as a tuple; TypeError for what is no list of functions."""
     made = () if callable(callbacks) else tuple(callbacks)
     if callable(callbacks) or not all(map(callable, made)):
-        raise TypeError(f"callbacks must be functions in a list, got {shown(callbacks)}")
+        raise TypeError(f"callbacks must be functions in a list, got {short_repr(callbacks)}")
     return made
 
 
-def _trained(experiment: Experiment, how: How) -> Result:
+def _trained(experiment: Experiment, how: RunOptions) -> Result:
     """Train a run that is not complete, alone in its folder; return what is stored then."""
     here, stopped = RunFolder(experiment), None
     how = how._replace(chunk=1) if how.debug else how
-    with here.claimed():
+    with here.locked():
         if how.again:
-            store.forget(experiment.key)
+            store.delete(experiment.key)
         if not here.complete:
             if how.retry:
                 here.forget_failure()
@@ -193,7 +193,7 @@ def _trained(experiment: Experiment, how: How) -> Result:
             cohort = 1 if how.debug else experiment.cohort  # one client is dealt to no copies
             with all_cores(pick_device(how.device), cohort):
                 fed = built(experiment, how.device)
-                here.mend()  # the data are open now, and can be compared
+                here.repair()  # the data are open now, and can be compared
                 here.begin()
                 stopped = Training(experiment, fed, how).play()
     result = stopped or here.result()
@@ -231,7 +231,7 @@ def rounds(
 
 def simulate(
     experiment: Experiment, *, device: str = "auto", chunk: int | None = None, debug: bool = False
-) -> Iterator[Moment]:
+) -> Iterator[RoundInfo]:
     """Play an experiment in memory, in this process, and store nothing; yield its moments.
 
     The numbers are those of ``run``. Stages before it are played first.
@@ -241,7 +241,7 @@ def simulate(
         device, chunk, debug: as for ``run``.
 
     Yields:
-        a ``Moment`` before the first round and one after every round.
+        a ``RoundInfo`` before the first round and one after every round.
 
     Raises:
         TrainingDiverged: when a number stops being finite.
@@ -249,11 +249,11 @@ def simulate(
     >>> [moment.round for moment in simulate(tiny)]
     [0, 1, 2]
     """
-    how = How(device, 1 if debug else chunk)
+    how = RunOptions(device, 1 if debug else chunk)
     return (training.moment(report) for training, report in _played(experiment, how))
 
 
-def _played(experiment: Experiment, how: How) -> Iterator[tuple[Training, Report | None]]:
+def _played(experiment: Experiment, how: RunOptions) -> Iterator[tuple[Training, Report | None]]:
     """Play an experiment and the stages before it; yield its training after every round."""
     training = Training(experiment, built(experiment, how.device), how)
     ends = (deque(_played(stage, how), maxlen=1)[0] for stage in experiment.before)
@@ -268,18 +268,18 @@ def _played(experiment: Experiment, how: How) -> Iterator[tuple[Training, Report
 def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> State:
     """Return the state before round 0, given the final states of ``experiment.before``.
 
-    With a stage ``beside`` the first, its clients' own leaves replace those of the first;
+    With a stage ``local_stage`` the first, its clients' own leaves replace those of the first;
     ValueError if it has none.
     """
     first, algorithm = None, experiment.algorithm
     if earlier:
         state, *beside = (moved(each, fed) for each in earlier)
-        if beside and not beside[0].local:
+        if beside and not beside[0].client_params:
             kind = type(experiment.before[1].algorithm).__name__
             raise ValueError(f"`beside` gives clients' own leaves, and {kind} keeps none")
-        first = replace(state, local=beside[0].local) if beside else state
+        first = replace(state, client_params=beside[0].client_params) if beside else state
         of = experiment.before[0].algorithm
-        first = of.assign_models(eval_view(of, fed), first)
+        first = of.assign_clusters(eval_view(of, fed), first)
     state = algorithm.init(train_view(algorithm, fed), experiment.seed, first)
     require_leaves(algorithm, state)
     return state
@@ -291,15 +291,15 @@ def require_leaves(algorithm: FedAvg, state: State) -> None:
     A name that is mistyped would train nothing, or at another rate, without a word. Also where no
     phase trains a leaf, and for a phase that trains whole numbers or truth values.
     """
-    leaves, kind = {**state.shared, **state.local}, type(algorithm).__name__
+    leaves, kind = {**state.server_params, **state.client_params}, type(algorithm).__name__
     phases = algorithm.phases()
-    moving = [phase.moves(leaves, state.local) for phase in phases]
+    moving = [phase.trained_names(leaves, state.client_params) for phase in phases]
     asked = [(f"{kind}.server.rates", prefix) for prefix, _ in algorithm.server.rates]
     for phase in phases:
         asked += [(f"{kind}.phases", prefix) for prefix in phase.train]
         asked += [(f"the rates of {kind}'s clients", n) for n, _ in phase.optimizer.rates]
     for where, prefix in asked:
-        if prefix not in algorithm.may_lack and not any(name.startswith(prefix) for name in leaves):
+        if prefix not in algorithm.optional and not any(name.startswith(prefix) for name in leaves):
             there = f"no leaf begins with {prefix!r}; there are {', '.join(leaves)}"
             raise ValueError(f"{where}: {there}")
     for name in chain(*moving):
@@ -307,16 +307,16 @@ def require_leaves(algorithm: FedAvg, state: State) -> None:
             why = f"{name} is {leaves[name].dtype}, which no gradient moves"
             raise ValueError(f"{kind}.phases: {why}; `trains` names the leaves that are trained")
     for phase, names in zip(phases, moving, strict=True):
-        idle = not names and (phase.side != "both" or not any(moving))
-        if idle and not isinstance(algorithm, SecondStage):
-            local = ", ".join(state.local) or "none"
+        idle = not names and (phase.scope != "both" or not any(moving))
+        if idle and not isinstance(algorithm, Finetuning):
+            local = ", ".join(state.client_params) or "none"
             raise ValueError(f"{kind}: {phase} trains no leaf; local leaves are {local}")
 
 
 class Training:
     """A run in training: its log, the state after its last round, and what its folder is told."""
 
-    def __init__(self, experiment: Experiment, fed: Federation, how: How) -> None:
+    def __init__(self, experiment: Experiment, fed: Federation, how: RunOptions) -> None:
         self.experiment, self.fed, self.how = experiment, fed.full_view(), how
         self.seen = train_view(experiment.algorithm, fed)
         self.folder = RunFolder(experiment)
@@ -341,7 +341,7 @@ class Training:
         kept = kept if resumed else _shorter(e, self.fed.source)
         first, saved = self._resume(kept) if kept else self._begin(), time.monotonic()
         bar = callback(self.how.progress, type(e.algorithm).__name__, e.rounds, self.start)
-        with bar as tell, interrupts_later(not self.how.debug) as interrupted:
+        with bar as tell, delay_keyboard_interrupt(not self.how.debug) as interrupted:
             try:
                 every = rounds(e, self.fed, first, self.start, self.how.chunk)
                 for state, completed, report in every:
@@ -404,7 +404,9 @@ class Training:
                 return True
             ends.append(kept.state)
         both = initial_state(self.experiment, self.fed, ends), state
-        wanted, found = ({n: t.shape for n, t in {**s.shared, **s.local}.items()} for s in both)
+        wanted, found = (
+            {n: t.shape for n, t in {**s.server_params, **s.client_params}.items()} for s in both
+        )
         if wanted == found:
             return True
         name = min(n for n in wanted | found if wanted.get(n) != found.get(n))
@@ -428,15 +430,15 @@ class Training:
         if report is not None:
             check_finite(fed, state, report, completed - 1)
             loss = self.log.report(completed, report, fed.ids)
-            cohort = fed.ids[report.rows]
+            cohort = fed.ids[report.clients]
             if fed.participating_view() is not fed:
                 for metric, sent in (("bytes_down", report.download), ("bytes_up", report.upload)):
                     self.log.clients(completed, f"client_{metric}", cohort, sent.cpu().numpy())
-            if e.audit and scored:
+            if e.audit_labels and scored:
                 heard = audit(self.seen, algorithm, self.state, report, completed - 1)
                 for metric, shares in heard.items():
                     self.log.clients(completed, metric, cohort, shares)
-        assigned = algorithm.assign_models(eval_view(algorithm, fed), state) if scored else state
+        assigned = algorithm.assign_clusters(eval_view(algorithm, fed), state) if scored else state
         # Scalars every round, arrays where clients are scored.
         told = observed(algorithm, self.seen, assigned)
         told = {metric: t for metric, t in told.items() if scored or t.ndim == 0}
@@ -448,10 +450,10 @@ class Training:
         self.state, self.completed = state, completed
         return loss
 
-    def moment(self, report: Report | None) -> Moment:
+    def moment(self, report: Report | None) -> RoundInfo:
         """Return the run as it is after its last round."""
         at = self.completed
-        return Moment(at, self.state, self.log.means(at), report, self.experiment)
+        return RoundInfo(at, self.state, self.log.means(at), report, self.experiment)
 
     def _stops(self, report: Report | None) -> bool:
         """Tell callbacks of the last round; return whether one stops the run."""
@@ -513,7 +515,7 @@ class Training:
         After the last round every client also on at most ``costs.MOST`` examples of all test data.
         """
         fed, algorithm, log = self.fed, self.experiment.algorithm, self.log
-        judged = algorithm.assign_models(eval_view(algorithm, fed), state, for_selection=True)
+        judged = algorithm.assign_clusters(eval_view(algorithm, fed), state, for_selection=True)
         held = evaluate(fed, algorithm, judged, fed.validation)
         log.scores(completed, "validation", fed.ids, held)
         if self.experiment.stop is not None and report is not None:
@@ -534,15 +536,15 @@ class Training:
         assert self.experiment.stop is not None
         if self.experiment.stop.before_update:
             fed, algorithm = self.fed, self.experiment.algorithm
-            if self.state.local:
-                kept = ", ".join(self.state.local)
+            if self.state.client_params:
+                kept = ", ".join(self.state.client_params)
                 why = f"clients have already trained what they keep: {kept}"
                 raise ValueError(f"before_update judges what a round began with, but {why}")
-            judged = algorithm.assign_models(
+            judged = algorithm.assign_clusters(
                 eval_view(algorithm, fed), self.state, for_selection=True
             )
             held = evaluate(fed, algorithm, judged, fed.validation)
-        known = held.nll[report.rows]
+        known = held.nll[report.clients]
         known = known[~np.isnan(known)]
         self._checks[completed] = float(known.mean()) if len(known) else float("nan")
         self.log.add(completed, COHORT_NLL, self._checks[completed])
@@ -551,17 +553,17 @@ class Training:
         """Keep a copy of the state if it is the best so far, where that is asked for."""
         e, now = self.experiment, self._rivals
         some = self.seen.ids[np.flatnonzero(self.seen.validation.sizes)]
-        if e.keep == "last" and e.stop is None:
+        if e.select == "last" and e.stop is None:
             return
         if not len(some):
             raise ValueError("no validation examples: the best round cannot be told, nor a stop")
-        if not completed and e.keep != "best":
+        if not completed and e.select != "best":
             return
         if e.stop is not None:
             at = e.stop.best(self._checks)[0]
         else:
             now = self.log.table(completed)
-            at = best_of(pa.concat_tables([self._rivals, now]), some, int(e.keep != "best"))
+            at = best_of(pa.concat_tables([self._rivals, now]), some, int(e.select != "best"))
         if at == completed:
             self._rivals = now
             self._best = State.from_flat({n: t.clone() for n, t in state.flat().items()})
@@ -598,7 +600,7 @@ def _lengthened(kept: Checkpoint, less: Experiment, more: Experiment) -> Checkpo
     again, and a best state that only the shorter run could keep is of no use.
     """
     at, metrics, best = less.rounds, kept.metrics, None
-    if more.keep != "last":
+    if more.select != "last":
         rows = metrics.filter(pc.field("metric") == "kept_round")
         if kept.last is None or not more.evaluates(int(rows["value"][0].as_py())):
             return None
@@ -631,9 +633,9 @@ def observed(algorithm: FedAvg, fed: Federation, state: State) -> dict[str, torc
 
     ValueError also for a name that every run logs by itself: both would be averaged as one.
     """
-    found, where = algorithm.observe(fed, state), f"{type(algorithm).__name__}.observe"
+    found, where = algorithm.log_metrics(fed, state), f"{type(algorithm).__name__}.log_metrics"
     if not isinstance(found, dict):
-        raise TypeError(f"{where} must return numbers by name, a dict, got {shown(found)}")
+        raise TypeError(f"{where} must return numbers by name, a dict, got {short_repr(found)}")
     told = {name: torch.as_tensor(t).detach() for name, t in found.items()}
     for name, t in told.items():
         if name in LOGGED or t.ndim > 2:
@@ -648,10 +650,10 @@ def check_finite(fed: Federation, state: State, report: Report, round: int) -> N
     The loss of a client's last step is computed before that step, and a server's optimiser may
     explode on finite messages: so the leaves are looked at, too, with one reduction each.
     """
-    rows = torch.as_tensor(report.rows, device=fed.device)
-    own = {n: t[rows] for n, t in state.local.items()}
-    kept = [*state.optimizer.items(), *state.memory.items()]
-    leaves = [*state.shared.items(), *own.items(), *kept]
+    rows = torch.as_tensor(report.clients, device=fed.device)
+    own = {n: t[rows] for n, t in state.client_params.items()}
+    kept = [*state.server_optimizer.items(), *state.server_memory.items()]
+    leaves = [*state.server_params.items(), *own.items(), *kept]
     # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
     sound = [t.isfinite().all().to(fed.device) for _, t in leaves]
     if not sound or bool(torch.stack(sound).all()):
@@ -660,7 +662,7 @@ def check_finite(fed: Federation, state: State, report: Report, round: int) -> N
     for leaf in (*report.messages.values(), *own.values()):
         bad |= ~leaf.unsqueeze(-1).flatten(1).isfinite().all(1)
     if bool(bad.any()):
-        who = fed.ids[report.rows[bad.cpu().numpy()]].tolist()
+        who = fed.ids[report.clients[bad.cpu().numpy()]].tolist()
         named = fed.called(who)
         raise TrainingDiverged(f"round {round}: the weights of client {named} are not finite", who)
     names = ", ".join([n for n, t in leaves if not bool(t.isfinite().all())][:3])

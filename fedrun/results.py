@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedlib import paths
-from fedlib.runs import atomic
-from fedlib.runs.provenance import UNKNOWN, dirty
-from fedlib.runs.spec import COLUMNS, SCHEMA, Experiment, Result, experiment_of, spec_of, tidy
+from fedrun import files
+from fedrun.experiment import COLUMNS, SCHEMA, Experiment, Result, experiment_of, spec_of, tidy
+from fedrun.provenance import UNKNOWN, dirty
 
 WHAT = "exported result of fedlib"
 MOST_NAMED = 20  # runs, in an error
@@ -45,7 +45,7 @@ def export(results: Iterable[Result], name: str) -> Path:
     with writing():
         if runs:
             tables = [_table(key, runs[key]) for key in sorted(runs)]
-            atomic.write(target, lambda path: _write(tables, path), f"the {WHAT}")
+            files.write(target, lambda path: _write(tables, path), f"the {WHAT}")
         else:
             target.unlink(missing_ok=True)
     return target
@@ -54,8 +54,8 @@ def export(results: Iterable[Result], name: str) -> Path:
 @contextmanager
 def writing() -> Iterator[None]:
     """Be the only one who writes results."""
-    with atomic.alone(paths.results() / ".lock", f"the {WHAT}"):
-        atomic.clean(paths.results())
+    with files.file_lock(paths.results() / ".lock", f"the {WHAT}"):
+        files.clean(paths.results())
         yield
 
 
@@ -98,7 +98,7 @@ def _write(tables: Iterable[pa.Table], path: Path) -> None:
             writer.write_table(table, row_group_size=table.num_rows)
 
 
-def files() -> list[Path]:
+def result_files() -> list[Path]:
     """Return the files of exported results that are there, those of one name as they were added."""
     return sorted(paths.results().glob("[!.]*.parquet"), key=_numbered)
 
@@ -111,7 +111,7 @@ def _numbered(path: Path) -> tuple[str, int]:
 
 def place_of_more(name: str) -> str:
     """Return under which name more results are exported next to those under ``name``."""
-    last = max((n for one, n in map(_numbered, files()) if one == name), default=0)
+    last = max((n for one, n in map(_numbered, result_files()) if one == name), default=0)
     return f"{name}.{last + 1}" if last else name
 
 
@@ -130,7 +130,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, pq.FileMetaData, dict[str, int]]]
 
     It stays the file that the footer is of if it is being replaced.
     """
-    with atomic.reading(path, WHAT), path.open("rb") as file:
+    with files.reading(path, WHAT), path.open("rb") as file:
         stamp = _stamp(file.fileno())
         if path not in _FOOTERS or _FOOTERS[path][0] != stamp:
             footer = pq.read_metadata(file)
@@ -158,7 +158,7 @@ def keys_in(path: Path) -> list[str]:
 def read_run(path: Path, key: str) -> Result:
     """Return the run of a key in a file; Damaged if it cannot be read."""
     spec, provenance = read_record(path, key)
-    with atomic.reading(path, WHAT):
+    with files.reading(path, WHAT):
         experiment = experiment_of(spec)
     return Result(experiment, read_metrics(path, key), provenance)
 
@@ -166,7 +166,7 @@ def read_run(path: Path, key: str) -> Result:
 def read_record(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the spec and the provenance of a key in a file; Damaged if they cannot be read."""
     table = _read(path, key, ["run"])
-    with atomic.reading(path, WHAT):
+    with files.reading(path, WHAT):
         run = json.loads(table["run"][0].as_py())
         return dict(run["spec"]), dict(run["provenance"])
 
@@ -187,7 +187,7 @@ def places() -> Mapping[str, Path]:
 
     Damaged if a file cannot be read, which may hold any.
     """
-    return _places(tuple((path, _stamp(path)) for path in files()))
+    return _places(tuple((path, _stamp(path)) for path in result_files()))
 
 
 @lru_cache(maxsize=1)  # asked for every run of every figure

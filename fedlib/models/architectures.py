@@ -1,4 +1,5 @@
-"""Model families, as values: what a task names and a ``Net`` builds. No federated word in here.
+"""Model families, as values: what a task names and a ``FunctionalModel`` builds. No federated word
+in here.
 
 And an auto-encoder, whose density says how well a client knows an example.
 """
@@ -23,7 +24,7 @@ SMALL = 2**18
 
 
 @dataclass(frozen=True)
-class Family:
+class Architecture:
     """A kind of network, as a value that prints as code; the base of them all.
 
     A family of one's own is a subclass made a value with ``@value`` that has a ``base``.
@@ -31,7 +32,7 @@ class Family:
     >>> from dataclasses import replace
     >>> from torch import nn
     >>> @value
-    ... class Flat(Family):
+    ... class Flat(Architecture):
     ...     "Softmax regression: the examples themselves are the features."
     ...     def base(self, shape):
     ...         return nn.Flatten(), int(np.prod(shape))
@@ -55,7 +56,7 @@ class Family:
 
 
 @value
-class LeNet(Family):
+class LeNet(Architecture):
     """Convolutions with max-pooling, then fully connected layers (LeCun et al., 1998).
 
     ``channels`` and ``hidden`` are the widths of the convolutional and of the hidden layers. The
@@ -86,7 +87,7 @@ class LeNet(Family):
     dropout_in: Annotated[str, ("every", "first")] = "every"
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-        """Return convolutions, pooling and hidden layers; see ``Family``."""
+        """Return convolutions, pooling and hidden layers; see ``Architecture``."""
         height, width, depth = shaped(self, shape, 3, "images")
         layers: list[nn.Module] = []
         for i, out in enumerate(self.channels):
@@ -119,7 +120,7 @@ def fedmix_lenet5(width: int = 32) -> LeNet:
 
 
 @value
-class MLP(Family):
+class MLP(Architecture):
     """A multi-layer perceptron on flattened images; (200, 200) is the one of FedMix, App. F.
 
     ``hidden`` are the widths of the hidden layers.
@@ -131,7 +132,7 @@ class MLP(Family):
     hidden: tuple[PositiveInt, ...] = (200, 200)
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-        """Return the hidden layers; see ``Family``."""
+        """Return the hidden layers; see ``Architecture``."""
         widths = (math.prod(shape), *self.hidden)
         small = sum(i * o + o for i, o in itertools.pairwise(widths)) <= SMALL
         layers = dense(widths[0], self.hidden, layer=Stackable if small else nn.Linear)
@@ -156,7 +157,7 @@ INITS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @value
-class GateNet(Family):
+class GateNet(Architecture):
     """Dense layers of ``hidden`` units with an ``activation``, below an output per expert.
 
     Weights begin as ``init`` says. 004 has four layers, LeakyReLU and orthogonal weights; its
@@ -168,7 +169,7 @@ class GateNet(Family):
     init: Annotated[str, tuple(INITS)] = "orthogonal"
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-        """Return the hidden layers; see ``Family``."""
+        """Return the hidden layers; see ``Architecture``."""
         kind = ACTIVATIONS[self.activation]
         layers = dense(math.prod(shape), self.hidden, activation=kind)
         return nn.Sequential(nn.Flatten(), *layers), (math.prod(shape), *self.hidden)[-1]
@@ -182,8 +183,8 @@ class GateNet(Family):
             }
 
 
-@value
-class Module(Family):
+@value(kind="Module")
+class FromFunction(Architecture):
     """Any ``torch.nn.Module``: what a function, "package:function", returns for some arguments.
 
     It maps examples to features ``[B, D]``. ``head`` names the output layer of a whole classifier,
@@ -194,7 +195,7 @@ class Module(Family):
     that comes as text may name only functions of modules that are allowed (``values.ALLOWED``:
     torchvision.models, what ``--import`` names, and what one's own Python has named): ValueError.
 
-    >>> Module("torchvision.models:resnet18", (("num_classes", 10),), head="fc").head
+    >>> FromFunction("torchvision.models:resnet18", (("num_classes", 10),), head="fc").head
     'fc'
     """
 
@@ -218,7 +219,7 @@ class Module(Family):
                 raise ValueError(f"a spec may not name {self.function!r}, {way}")
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-        """Return the module without its head; see ``Family``."""
+        """Return the module without its head; see ``Architecture``."""
         try:
             module = self._made()
             with torch.no_grad():
@@ -272,7 +273,7 @@ def arriving(shape: tuple[int, ...]) -> str:
 
 
 @value
-class ResNet(Family):
+class ResNet(Architecture):
     """The residual network for small images (He et al., 2016, sec. 4.2) with GroupNorm.
 
     ``blocks`` basic blocks of two 3x3 convolutions in each stage, of the widths ``widths``; the
@@ -290,7 +291,7 @@ class ResNet(Family):
     groups: PositiveInt = 2
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-        """Return the network up to its global average pooling; see ``Family``."""
+        """Return the network up to its global average pooling; see ``Architecture``."""
         depth, first = shaped(self, shape, 3, "images")[2], self.widths[0]
         layers: list[nn.Module] = [*_normed(depth, first, 3, 1, self.groups), nn.ReLU()]
         depth = first
@@ -366,7 +367,7 @@ def dense(
     return layers
 
 
-def shaped(family: Family, shape: tuple[int, ...], axes: int, kind: str) -> tuple[int, ...]:
+def shaped(family: Architecture, shape: tuple[int, ...], axes: int, kind: str) -> tuple[int, ...]:
     """Return the shape of an example; ValueError unless it has so many axes as its kind."""
     if len(shape) != axes:
         like = {1: "(tokens,)", 3: "(height, width, channels)"}[axes]
@@ -382,7 +383,7 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def leaves_of(layers: Mapping[str, nn.Module]) -> Params:
+def params_of(layers: Mapping[str, nn.Module]) -> Params:
     """Return the parameters of named modules, "name.parameter"."""
     return {f"{n}.{k}": p.detach() for n, m in layers.items() for k, p in m.named_parameters()}
 
@@ -400,7 +401,7 @@ def auto_encoder(inputs: int, hidden: tuple[int, ...], latent: int, seed: int) -
         for half, widths in halves.items():
             pairs = enumerate(itertools.pairwise(widths))
             layers |= {f"{half}.{i}": nn.Linear(n, out) for i, (n, out) in pairs}
-    return leaves_of(layers)
+    return params_of(layers)
 
 
 def evidence_bound(leaves: Params, pixels: Tensor, noise: Tensor) -> Tensor:

@@ -12,23 +12,23 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedlib.partition import draws
-from fedlib.partition.draws import Ints, Partition, Pool, examples
-from fedlib.values import PositiveFloat, PositiveInt, as_of, shown, value
+from fedlib.partition.draws import Ints, LabelledExamples, Partition, examples
+from fedlib.values import PositiveFloat, PositiveInt, short_repr, value, wrapped
 
 EIGHTHS = tuple(45.0 * turn for turn in range(8))  # degrees
 
 
 @dataclass(frozen=True)
-class Request:
+class Partitioner:
     """How examples are dealt to clients, as a value that prints as code; the base of them all.
 
-    A scheme of one's own is a subclass made a value with ``@value`` that has a `deal`, and a
-    `population` if it knows that beforehand otherwise than by a field ``clients``.
+    A scheme of one's own is a subclass made a value with ``@value`` that has a `partition`, and a
+    `num_clients` if it knows that beforehand otherwise than by a field ``num_clients``.
 
-    >>> from fedlib.partition import Partition, Request
+    >>> from fedlib.partition import Partition, Partitioner
     >>> @value
-    ... class OddEven(Request):
-    ...     def deal(self, pool, seed):
+    ... class OddEven(Partitioner):
+    ...     def partition(self, pool, seed):
     ...         labels = pool.labels[pool.positions]
     ...         return Partition.from_owners(pool.positions, labels % 2, 2, names=("even", "odd"))
     >>> task = Task("digits", OddEven(), MLP((8,)), LocalHoldout())
@@ -46,17 +46,17 @@ class Request:
         per example, [N] each, by name. ValueError, with the numbers, for the impossible.
         """
         given = examples(labels, pool, classes, columns)
-        return self.side(self.dealt_from(given, seed), "train", seed, given.classes)
+        return self.side(self.checked(given, seed), "train", seed, given.classes)
 
-    def deal(self, pool: Pool, seed: int) -> Partition:
+    def partition(self, pool: LabelledExamples, seed: int) -> Partition:
         """Who gets what of a pool; ValueError, with the numbers, for the impossible."""
         raise NotImplementedError(f"{type(self).__name__} does not say how to deal")
 
-    def population(self) -> int:
+    def num_clients(self) -> int:
         """How many clients it deals to; 0 where the data decide, as who wrote what."""
         return vars(self).get("clients") or 0
 
-    def among(self) -> tuple[int, int]:
+    def choose_clients(self) -> tuple[int, int]:
         """The number of its first client and of all clients, where it is some of another's.
 
         (0, 0) for all of them.
@@ -75,24 +75,26 @@ class Request:
         """
         return partition
 
-    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
-        """The rows of `deal`, each divided at random: (kept, held), `share` of them held."""
+    def split_off(
+        self, pool: LabelledExamples, seed: int, share: float
+    ) -> tuple[Partition, Partition]:
+        """The rows of `partition`, each divided at random: (kept, held), `share` of them held."""
         return draws.halves(self.dealt_once(pool, seed), share, seed, "own test")
 
-    def dealt_once(self, pool: Pool, seed: int) -> Partition:
-        """What `deal` gives, of which clients may hold some out: nothing is dealt twice."""
-        whole = self.dealt_from(pool, seed)
+    def dealt_once(self, pool: LabelledExamples, seed: int) -> Partition:
+        """What `partition` gives, of which clients may hold some out: nothing is dealt twice."""
+        whole = self.checked(pool, seed)
         for twice in np.flatnonzero(np.bincount(whole.flat) > 1):
             what = f"{self} deals position {twice:,} more than once, so that who trains on it"
             raise ValueError(f"{what} might hold it out, too; use MatchedHoldout")
         return whole
 
-    def dealt_from(self, pool: Pool, seed: int) -> Partition:
-        """What `deal` gives; an error unless that is a partition of positions of the pool."""
-        made = self.deal(pool, seed)
+    def checked(self, pool: LabelledExamples, seed: int) -> Partition:
+        """What `partition` gives; an error unless that is a partition of positions of the pool."""
+        made = self.partition(pool, seed)
         if not isinstance(made, Partition):
             need = "must return a Partition, as Partition.from_lists(lists)"
-            raise TypeError(f"{type(self).__name__}.deal {need}, got {shown(made)}")
+            raise TypeError(f"{type(self).__name__}.deal {need}, got {short_repr(made)}")
         for stray in made.flat[~np.isin(made.flat, pool.positions)]:
             what = f"{self} deals position {stray:,}, which is none of pool.positions"
             raise ValueError(f"{what}: others may be set aside for validation or tests")
@@ -100,18 +102,18 @@ class Request:
 
 
 @dataclass(frozen=True)
-class RequestWrapper(Request):
+class PartitionerWrapper(Partitioner):
     """Deals as the request `of` does, in everything that it does not do otherwise itself."""
 
-    of: Request
+    of: Partitioner
 
 
-for hook in ("kinds", "population", "deal", "side", "cut"):
-    setattr(RequestWrapper, hook, as_of(hook))
+for hook in ("kinds", "num_clients", "partition", "side", "split_off"):
+    setattr(PartitionerWrapper, hook, wrapped(hook))
 
 
 @dataclass(frozen=True)
-class SideInformation(RequestWrapper):
+class SideInformation(PartitionerWrapper):
     """Attaches side information of its own on top of that of `of`."""
 
     @property
@@ -197,7 +199,9 @@ class LabelPermuted(SideInformation):
         permutations than that.
         """
         available = math.factorial(min(classes, 20))
-        draws.enough(f"different permutations of {classes} classes", self.permutations, available)
+        draws.require_at_least(
+            f"different permutations of {classes} classes", self.permutations, available
+        )
         generator = draws.generator_of(seed, "label tables", classes)
         tables = dict.fromkeys([tuple(range(classes))])
         while len(tables) < self.permutations:
@@ -216,41 +220,42 @@ class LabelPermuted(SideInformation):
 
 
 @value(kind="Repeated")
-class RepeatedDeals(RequestWrapper):
+class RepeatedPartition(PartitionerWrapper):
     """`of` is asked `times` times for the whole pool, and its clients stand one after another.
 
     Rows are disjoint within each deal, whose clients are consecutive, but not between deals; the
-    first is the one that `of` makes by itself. So
-    Rotated(RepeatedDeals(IID(100, 500)), (0, 180), None) has 100 clients with CIFAR-10 and another
-    100 with its rotated copy.
-    Source: IFCA (Ghosh et al. 2020), sec. 6; 003, Rotated CIFAR-10.
+    first is the one that `of` makes by itself. So Rotated(RepeatedPartition(IID(100, 500)), (0,
+    180), None) has 100 clients with CIFAR-10 and another 100 with its rotated copy. Source: IFCA
+    (Ghosh et al. 2020), sec. 6; 003, Rotated CIFAR-10.
     """
 
     times: PositiveInt = 2
 
-    def population(self) -> int:
-        return self.times * self.of.population()
+    def num_clients(self) -> int:
+        return self.times * self.of.num_clients()
 
-    def deal(self, pool: Pool, seed: int) -> Partition:
-        deals = [self.of.deal(pool, seed)]
+    def partition(self, pool: LabelledExamples, seed: int) -> Partition:
+        deals = [self.of.partition(pool, seed)]
         for deal in range(1, self.times):
             own = int(draws.generator_of(seed, "repeated", deal).integers(2**32))
-            deals.append(self.of.deal(pool, own))
+            deals.append(self.of.partition(pool, own))
         flat, sizes = ([getattr(deal, name) for deal in deals] for name in ("flat", "sizes"))
         first = deals[0].names
         others = (f"{name} ({deal})" for deal in range(2, self.times + 1) for name in first)
         return Partition(np.concatenate(flat), np.concatenate(sizes), names=(*first, *others))
 
-    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
+    def split_off(
+        self, pool: LabelledExamples, seed: int, share: float
+    ) -> tuple[Partition, Partition]:
         """ValueError: what one client holds back, another might train on."""
         raise ValueError(
-            "RepeatedDeals deals an example to several clients, so that one would train on what "
-            "another holds out; use MatchedHoldout with it, not LocalHoldout"
+            "RepeatedPartition deals an example to several clients, so that one would train on "
+            "what another holds out; use MatchedHoldout with it, not LocalHoldout"
         )
 
 
 @value(kind="Clients")
-class ClientSubset(RequestWrapper):
+class ClientSubset(PartitionerWrapper):
     """The clients ``first`` to ``last`` - 1 of those that `of` deals to, with what they hold there.
 
     Two of them that share no client share no training example: the first federates, the second
@@ -268,30 +273,32 @@ class ClientSubset(RequestWrapper):
         if isinstance(self.of, Rotated) and self.of.alpha is None:
             raise ValueError("angles by blocks of clients go around ClientSubset, not inside")
 
-    def population(self) -> int:
+    def num_clients(self) -> int:
         return self.last - self.first
 
-    def among(self) -> tuple[int, int]:
+    def choose_clients(self) -> tuple[int, int]:
         """The first, and how many the other request has; ValueError where that depends on data."""
         count = getattr(self.of, "clients", None)
         if not count:
             raise ValueError(f"{self.of} does not say how many clients it has")
         return self.first, count
 
-    def deal(self, pool: Pool, seed: int) -> Partition:
-        return self._chosen(self.of.deal(pool, seed))
+    def partition(self, pool: LabelledExamples, seed: int) -> Partition:
+        return self._chosen(self.of.partition(pool, seed))
 
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
         everyone = Partition(partition.flat, np.pad(partition.sizes, (self.first, 0)))
         seen = self._chosen(self.of.side(everyone, part, seed, classes))
         return replace(seen, names=partition.names)
 
-    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
-        kept, held = self.of.cut(pool, seed, share)
+    def split_off(
+        self, pool: LabelledExamples, seed: int, share: float
+    ) -> tuple[Partition, Partition]:
+        kept, held = self.of.split_off(pool, seed, share)
         return self._chosen(kept), self._chosen(held)
 
     def _chosen(self, partition: Partition) -> Partition:
-        draws.enough(f"clients of {self.of}", self.last, partition.clients)
+        draws.require_at_least(f"clients of {self.of}", self.last, partition.clients)
         held = slice(partition.starts[self.first], partition.starts[self.last])
         side = {name: values[held] for name, values in partition.side.items()}
         some = slice(self.first, self.last)

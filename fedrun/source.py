@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from fedlib.models import Module
+from fedlib.models import FromFunction
 
-_VERSIONED = ("fedlib", "torch", "numpy")
+_VERSIONED = ("fedlib", "fedrun", "torch", "numpy")
 _SCRIPT = {"__main__", "__mp_main__"}  # a notebook, too, whatever file has started it
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...))
 _WHOLE = (nn.Module, SimpleNamespace)  # count with all that they hold
@@ -35,13 +35,13 @@ _Place = tuple[str, int]  # of a function in a file: its name and its first line
 Used = list[tuple[str, Any]]  # what code uses, each under its name
 
 
-def foreign(value: Any) -> list[Any]:
+def user_code(value: Any) -> list[Any]:
     """Return the classes and functions, not of the library, that a value is made of."""
     roots: dict[Any, None] = {}
     for part in _parts(value):
         if any(_outside(base.__module__) for base in type(part).__mro__):
             roots[type(part)] = None
-        if isinstance(part, Module) and _outside(part.function.partition(":")[0]):
+        if isinstance(part, FromFunction) and _outside(part.function.partition(":")[0]):
             package, _, name = part.function.partition(":")
             function: Any = part.function  # if it is not there: who builds the task is told
             with suppress(Exception):

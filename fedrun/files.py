@@ -36,7 +36,7 @@ class Damaged(ValueError):
     """A stored file is not what it should be."""
 
 
-class Other(Damaged):
+class Mismatch(Damaged):
     """What is stored is sound, and of other data or another first stage than are here."""
 
 
@@ -105,7 +105,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return read
 
 
-def set_aside(home: Path, why: Damaged) -> None:
+def quarantine(home: Path, why: Damaged) -> None:
     """Move a run folder to ``damaged/`` next to it, and say so; nothing is deleted."""
     place = home.with_name("damaged")
     place.mkdir(exist_ok=True)
@@ -121,7 +121,7 @@ def clean(folder: Path) -> None:
 
 
 @contextmanager
-def alone(lock: Path, what: str) -> Iterator[None]:
+def file_lock(lock: Path, what: str) -> Iterator[None]:
     """Hold a lock, again if this process has it; StoreError if there is no place for it."""
     the_lock = FileLock(lock, is_singleton=True)
     with _refused(lock, what):
@@ -136,7 +136,7 @@ def alone(lock: Path, what: str) -> Iterator[None]:
         yield
 
 
-def held(lock: Path) -> bool:
+def is_locked(lock: Path) -> bool:
     """Return whether another process, or another part of this one, holds a lock now."""
     try:
         with FileLock(lock).acquire(timeout=0):

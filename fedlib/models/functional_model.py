@@ -13,18 +13,18 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from fedlib.models.batch import Batch, Statistics
-from fedlib.models.families import (
+from fedlib.models.architectures import (
     SMALL,
-    Family,
+    Architecture,
     Params,
     arriving,
     reads_tokens,
     seeded,
     some,
 )
-from fedlib.models.functional import FEW, BatchNorm, Interceptor, blamed, drawn_by, is_statistic
-from fedlib.values import shown
+from fedlib.models.batch import Batch, Statistics
+from fedlib.models.interception import FEW, BatchNorm, Interceptor, blamed, drawn_by, is_statistic
+from fedlib.values import short_repr
 
 Slot = tuple[str, dict[str, Any], str]
 # Lets a module be built although a program is being vmapped: a resumed run asks for a net there
@@ -60,7 +60,7 @@ class DryRun(NamedTuple):
 WATCHED = nn.MultiheadAttention | nn.modules.dropout._DropoutNd | nn.GroupNorm | BatchNorm
 
 
-class Net:
+class FunctionalModel:
     """The functions of a classifier, leaves first: ``net(params, x)``.
 
     Leaves are the parameters that require gradients and BatchNorm's running statistics; anything
@@ -74,7 +74,7 @@ class Net:
         self, spec: Any, shape: tuple[int, ...], classes: int, device: Any = "cpu"
     ) -> None:
         self._spec, self.shape, self.classes, self._device = spec, shape, classes, device
-        self._others: dict[tuple[Any, tuple[int, ...], int], Net] = {}
+        self._others: dict[tuple[Any, tuple[int, ...], int], FunctionalModel] = {}
         self.module = self.module_of(0).eval().to(device)
         self.width = self.module.head.in_features
         self.reads_tokens = reads_tokens(spec, self.module.base)
@@ -101,7 +101,7 @@ class Net:
                     return Classifier(base, width, self.classes)
                 case made:
                     wanted = "a pair: a module, and the width D of its features [B, D]"
-                    got = f"got {shown(made)}"
+                    got = f"got {short_repr(made)}"
                     raise ValueError(f"{self._spec}: base must return {wanted}, {got}")
 
     def filled(self, leaves: Params) -> Classifier | None:
@@ -119,14 +119,14 @@ class Net:
 
     def like(
         self, family: Any = None, outputs: int | None = None, shape: tuple[int, ...] | None = None
-    ) -> Net:
+    ) -> FunctionalModel:
         """Return the net of another family, with other outputs, or for examples of other shape."""
         asked = family or self._spec, shape or self.shape, outputs or self.classes
         if asked == (self._spec, self.shape, self.classes):
             return self
         if asked not in self._others:
             with OutsideVmap():
-                self._others[asked] = Net(*asked, self._device)
+                self._others[asked] = FunctionalModel(*asked, self._device)
         return self._others[asked]
 
     def batchable(self, device: torch.device) -> bool:
@@ -218,7 +218,7 @@ class Net:
             now = {**leaves, **dict(base.named_buffers())}
             other = {n for n, (t, _) in kept.items() if not t.equal(now[n])}
             if changed := [n for n in leaves if n in other or now[n]._version != kept[n][1]]:
-                way = "leave max_norm out, or project in a phase's `after`"
+                way = "leave max_norm out, or project in a phase's `first_stage`"
                 where = "where it is read, also to predict"
                 raise ValueError(f"changes {', '.join(changed)} {where}: {way}")
             if changed := sorted(other):
@@ -349,7 +349,9 @@ class Net:
 @cache
 def _dry_run_of(spec: Any, shape: tuple[int, ...], classes: int) -> DryRun:
     with OutsideVmap(), torch.no_grad():
-        return Net(spec, shape, classes)._dry_run()  # on a CPU, where all draws are seen
+        return FunctionalModel(
+            spec, shape, classes
+        )._dry_run()  # on a CPU, where all draws are seen
 
 
 def _slopes(
@@ -466,7 +468,9 @@ def map_experts(
     return stack([fn(row, *shared) for row in rows], 1)
 
 
-def widened(model: Family, times: float, shape: tuple[int, ...], classes: int) -> Family:
+def widened(
+    model: Architecture, times: float, shape: tuple[int, ...], classes: int
+) -> Architecture:
     """Return ``model`` with wider layers and ``times`` as many parameters, as nearly as possible.
 
     Of a LeNet its channels grow and its hidden layers stay as they are; of an MLP its hidden layers
@@ -478,9 +482,9 @@ def widened(model: Family, times: float, shape: tuple[int, ...], classes: int) -
         raise ValueError(f"times must be >= 1, got {times}")
     layers = "channels" if hasattr(model, "channels") else "hidden"
     widths = getattr(model, layers)
-    wanted = times * Net(model, shape, classes).parameters()
+    wanted = times * FunctionalModel(model, shape, classes).parameters()
     wider = (
         replace(model, **{layers: tuple(round(n * first / widths[0]) for n in widths)})
         for first in range(widths[0], int(widths[0] * times) + 2)
     )
-    return min(wider, key=lambda m: abs(Net(m, shape, classes).parameters() - wanted))
+    return min(wider, key=lambda m: abs(FunctionalModel(m, shape, classes).parameters() - wanted))

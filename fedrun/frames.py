@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedlib.data import DatasetError
 from fedlib.metrics.intervals import Limits, interval
-from fedlib.runs.provenance import warn_of_both_kinds
-from fedlib.runs.spec import COLUMNS, Result
+from fedrun.experiment import COLUMNS, Result
+from fedrun.provenance import warn_of_both_kinds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +133,7 @@ def _named(results: Any) -> Mapping[str, Sequence[Result]]:
 
 
 def _by_seed(method: str, runs: Sequence[Result], metric: str) -> dict[int, float]:
-    ends = {result.experiment.seed: result.ended(metric) for result in runs}
+    ends = {result.experiment.seed: result.final(metric) for result in runs}
     if len(ends) < len(runs) or not ends:
         raise ValueError(f"{method}: there must be one run for each seed, got {len(runs)} runs")
     return ends

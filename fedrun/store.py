@@ -34,12 +34,12 @@ from fedlib import data as datasets
 from fedlib import paths
 from fedlib.engine import State, TrainingDiverged
 from fedlib.models import select_prefix
-from fedlib.runs import atomic
-from fedlib.runs.atomic import Damaged, DamagedWarning, Other, read_json
-from fedlib.runs.exported import files, keys_in, path_of, read_record
-from fedlib.runs.exported import read_metrics as exported_metrics
-from fedlib.runs.provenance import began_with, digest
-from fedlib.runs.spec import Experiment, Result, experiment_of, key_in, spec_of, tidy
+from fedrun import files
+from fedrun.experiment import Experiment, Result, experiment_of, key_in, spec_of, tidy
+from fedrun.files import Damaged, DamagedWarning, Mismatch, read_json
+from fedrun.provenance import began_with, digest
+from fedrun.results import keys_in, path_of, read_record, result_files
+from fedrun.results import read_metrics as exported_metrics
 
 SPEC, CHECKPOINT, METRICS = "spec.json", "checkpoint.safetensors", "metrics.parquet"
 PROVENANCE, FAILURE = "provenance.json", "failure.json"
@@ -49,8 +49,8 @@ BEST, LAST = "best:", "last:"
 class RunDiverged(TrainingDiverged):
     """A run stopped because a number was not finite; its metrics before that are stored.
 
-    ``round`` is the round that failed (so many were completed), ``clients`` who failed in it (none
-    if it was the server), ``commit`` the code that trained it.
+    ``round`` is the round that failed (so many were completed), ``num_clients`` who failed in it
+    (none if it was the server), ``commit`` the code that trained it.
     """
 
     round: int = 0
@@ -91,7 +91,7 @@ def folder(experiment: Experiment) -> Path:
     return paths.runs() / experiment.key
 
 
-def find(experiment: Experiment) -> Result | None:
+def find_result(experiment: Experiment) -> Result | None:
     """Return the stored result, from the run folders or else the exported ones, or None.
 
     A run that is damaged, or is of other data or another first stage than are here, counts as not
@@ -103,9 +103,9 @@ def find(experiment: Experiment) -> Result | None:
     Raises:
         ValueError: for an exported file that is damaged.
 
-    >>> find(tiny) is None
+    >>> find_result(tiny) is None
     True
-    >>> run(tiny, progress=False).experiment == find(tiny).experiment
+    >>> run(tiny, progress=False).experiment == find_result(tiny).experiment
     True
     """
     return RunFolder(experiment).result()
@@ -119,9 +119,9 @@ def diverged(experiment: Experiment) -> RunDiverged | None:
     return RunFolder(experiment).failure()
 
 
-def forget(key: str) -> None:
+def delete(key: str) -> None:
     """Delete a run folder; what is exported stays."""
-    with atomic.alone(paths.runs() / f"{key}.lock", "the lock"), suppress(FileNotFoundError):
+    with files.file_lock(paths.runs() / f"{key}.lock", "the lock"), suppress(FileNotFoundError):
         shutil.rmtree(paths.runs() / key)
 
 
@@ -137,7 +137,7 @@ class RunFolder:
 
     def result(self) -> Result | None:
         """Return what ``find`` does."""
-        for place, made in self._served():
+        for place, made in self._candidates():
             try:
                 if exported := place.is_file():
                     metrics = exported_metrics(place, self.experiment.key)
@@ -154,7 +154,7 @@ class RunFolder:
     def complete(self) -> bool:
         """Whether everything is here: result, final state and provenance."""
         whole = all((self.path / name).exists() for name in (METRICS, CHECKPOINT, PROVENANCE))
-        return whole and any(place == self.path for place, _ in self._served())
+        return whole and any(place == self.path for place, _ in self._candidates())
 
     def restore(self) -> Checkpoint | None:
         """Return what a run begun earlier left, or None.
@@ -164,11 +164,11 @@ class RunFolder:
         path = self.path / CHECKPOINT
         if not path.exists():
             return None
-        flat, metadata = atomic.load_tensors(path)
+        flat, metadata = files.load_tensors(path)
         state = State.from_flat({n: t for n, t in flat.items() if not n.startswith((BEST, LAST))})
         others = (select_prefix(flat, prefix) for prefix in (BEST, LAST))
         best, last = (State.from_flat(some) if some else None for some in others)
-        with atomic.reading(path, "checkpoint of this library"):
+        with files.reading(path, "checkpoint of this library"):
             completed, data = int(metadata["completed"]), metadata.get("data", "")
             segments = list(json.loads(metadata.get("segments", "[]")))
         self._require_same(path, {"data": data, "segments": segments})
@@ -180,15 +180,15 @@ class RunFolder:
         path = self.path / FAILURE
         if not path.exists():
             return None
-        with atomic.reading(path, "description of a failure"):
+        with files.reading(path, "description of a failure"):
             failure = read_json(path)
             error = RunDiverged.of(failure, self.path)
-        with suppress(Other):  # the failure of what is not here
+        with suppress(Mismatch):  # the failure of what is not here
             self._require_same(path, failure)
             return error
         return None
 
-    def _served(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+    def _candidates(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Yield where a result is stored, the folder first, and its provenance, if it counts."""
         told = self.path / PROVENANCE
         if told.exists():
@@ -203,7 +203,7 @@ class RunFolder:
             try:
                 self._require_same(path, made, spec)
                 yield path, made
-            except Other as error:
+            except Mismatch as error:
                 _pass_over(error)
 
     def _require_same(
@@ -211,14 +211,14 @@ class RunFolder:
     ) -> None:
         """Raise Other unless a file is of what is here; Damaged if it is of another run."""
         e = self.experiment
-        with atomic.reading(file, "account of a run"):
+        with files.reading(file, "account of a run"):
             if spec is not None and key_in(spec) != e.key:
                 raise Damaged(f"{file} is of another run than {e.key}")
             # Of what they are and where they came from, the last word: their fingerprint.
             then = str(made.get("data", "")).rpartition(" ")[2]
             now = datasets.fingerprint(e.task.dataset)[: len(then)]
             if now and now != then:
-                raise Other(f"{file} is of {e.task.dataset} {then}, and here is {now}")
+                raise Mismatch(f"{file} is of {e.task.dataset} {then}, and here is {now}")
             before = [RunFolder(stage) for stage in e.stages[:-1]]
             if file.suffix == ".parquet" and not any(stage.path.exists() for stage in before):
                 return  # what is exported fits together
@@ -226,14 +226,14 @@ class RunFolder:
             for stage in before:
                 key, ended = stage.experiment.key, stage._ending(exactly=bool(began))
                 if ended and ended != began.get(key, ""):
-                    raise Other(f"{file} began with another {key} than the one stored here")
+                    raise Mismatch(f"{file} began with another {key} than the one stored here")
 
     def _ending(self, exactly: bool) -> str:
         """Return the digest of the state that this stage ended with, "" if it is not there.
 
         One that was trained before digests were noted has one only if it is needed ``exactly``.
         """
-        for place, made in self._served():
+        for place, made in self._candidates():
             if "state" in made or not exactly:
                 return str(made.get("state", ""))
             with suppress(Damaged):
@@ -243,28 +243,28 @@ class RunFolder:
         return ""
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Hold the right to train the run: of two processes asked for it, one waits.
 
-        The folder is tidied first: see ``mend``.
+        The folder is tidied first: see ``repair``.
         """
-        with atomic.alone(self._lock, "the lock"):
-            self.mend()
+        with files.file_lock(self._lock, "the lock"):
+            self.repair()
             yield
 
     @property
     def in_use(self) -> bool:
         """Whether somebody else trains the run now."""
-        return self._lock.exists() and atomic.held(self._lock)
+        return self._lock.exists() and files.is_locked(self._lock)
 
     @property
     def _lock(self) -> Path:
         return self.path.with_name(f"{self.experiment.key}.lock")
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Tidy the folder: no half file; no file if one is damaged, lost or of something else."""
         home = self.path
-        atomic.clean(home)
+        files.clean(home)
         try:
             spec = read_json(home / SPEC) if (home / SPEC).exists() else None
             for name in (PROVENANCE, FAILURE):
@@ -275,7 +275,7 @@ class RunFolder:
             if (home / PROVENANCE).exists() and (kept is None or kept.completed < rounds):
                 raise Damaged(f"{home} has lost its last state")
         except Damaged as error:
-            atomic.set_aside(home, error)
+            files.quarantine(home, error)
 
     def begin(self) -> None:
         """Write what the run is."""
@@ -283,18 +283,18 @@ class RunFolder:
 
     def discard(self, why: str) -> None:
         """Move the folder aside, and begin an empty one."""
-        atomic.set_aside(self.path, Damaged(f"run {self.experiment.key}{why}"))
+        files.quarantine(self.path, Damaged(f"run {self.experiment.key}{why}"))
         self.begin()
 
     def write_record(self, name: str, record: dict[str, Any]) -> None:
         """Write the spec, the provenance, with which a run is complete, or why it stopped."""
         text = json.dumps(record, indent=1)
-        atomic.write(self.path / name, lambda part: part.write_text(text, "utf-8"), f"the {name}")
+        files.write(self.path / name, lambda part: part.write_text(text, "utf-8"), f"the {name}")
 
     def write_metrics(self, metrics: pa.Table) -> None:
         """Store metrics, which may be ahead of the checkpoint but never behind."""
         put = partial(pq.write_table, metrics, compression="zstd", write_page_checksum=True)
-        atomic.write(self.path / METRICS, put, "the metrics")
+        files.write(self.path / METRICS, put, "the metrics")
 
     def checkpoint(self, kept: Checkpoint) -> None:
         """Store the state after some rounds, and the metrics before it."""
@@ -304,8 +304,8 @@ class RunFolder:
         metadata = {"completed": str(kept.completed), "data": kept.data}
         metadata |= {"segments": json.dumps(kept.segments)}
         flat = {**kept.state.flat(), **others}
-        put = partial(atomic.save_tensors, tensors=flat, metadata=metadata)
-        atomic.write(self.path / CHECKPOINT, put, f"the checkpoint of round {kept.completed}")
+        put = partial(files.save_tensors, tensors=flat, metadata=metadata)
+        files.write(self.path / CHECKPOINT, put, f"the checkpoint of round {kept.completed}")
 
     def forget_failure(self) -> None:
         """Let a run that stopped be tried again."""
@@ -316,15 +316,15 @@ class RunFolder:
         names = (SPEC, METRICS, CHECKPOINT, FAILURE, PROVENANCE)
         return {n: (self.path / n).read_bytes() for n in names if (self.path / n).exists()}
 
-    def unpack(self, files: dict[str, bytes]) -> None:
+    def unpack(self, packed: dict[str, bytes]) -> None:
         """Write what ``pack`` returned, the provenance last; nothing over a complete run."""
-        if not files:
+        if not packed:
             return
-        with self.claimed():
+        with self.locked():
             if not self.complete:
                 self.forget_failure()  # of an earlier attempt; theirs comes along
-                for name, data in files.items():
-                    atomic.write(self.path / name, methodcaller("write_bytes", data), name)
+                for name, data in packed.items():
+                    files.write(self.path / name, methodcaller("write_bytes", data), name)
 
 
 def _pass_over(error: Damaged) -> None:
@@ -334,7 +334,7 @@ def _pass_over(error: Damaged) -> None:
 def read_metrics(home: Path, rounds: int = 0) -> pa.Table:
     """Return the metrics of a run folder; Damaged if they do not reach ``rounds``."""
     path = home / METRICS
-    with atomic.reading(path, "readable Parquet file"):
+    with files.reading(path, "readable Parquet file"):
         # One file and its own columns: a folder's name may look like a partition, "round=3".
         metrics = tidy(pq.ParquetFile(path, page_checksum_verification=True).read())
     if last_round(metrics) < rounds:
@@ -372,7 +372,7 @@ class Entry:
         return None
 
 
-def inventory(begins: str = "") -> list[Entry]:
+def list_runs(begins: str = "") -> list[Entry]:
     """Return every run folder and exported result without one, whose keys begin in a way.
 
     Numbers are not read: what is damaged in them is found by who does.
@@ -384,12 +384,12 @@ def inventory(begins: str = "") -> list[Entry]:
         an entry for each: key, path, state, spec, completed, note and experiment.
 
     >>> result = run(tiny, progress=False)
-    >>> [(entry.state, entry.completed, entry.experiment == tiny) for entry in inventory(tiny.key)]
+    >>> [(entry.state, entry.completed, entry.experiment == tiny) for entry in list_runs(tiny.key)]
     [('complete', 2, True)]
     """
     homes = sorted(path.parent for path in paths.runs().glob(f"[!.]*/{SPEC}"))
     entries = {home.name: _entry(home.name, home) for home in homes if home.name.startswith(begins)}
-    for path in files():
+    for path in result_files():
         keys = [path.stem]  # of a file of which nothing can be read
         with suppress(Damaged, OSError):
             keys = [key for key in keys_in(path) if key.startswith(begins)]
@@ -406,7 +406,7 @@ def _entry(key: str, path: Path) -> Entry:
             completed = spec.get("rounds", 0)
         else:
             spec, state, completed = _told(path)
-        with atomic.reading(path if path.is_file() else path / SPEC, "spec of an experiment"):
+        with files.reading(path if path.is_file() else path / SPEC, "spec of an experiment"):
             _ = spec["task"]["dataset"], spec["algorithm"]["kind"], spec["rounds"]
             return Entry(key, path, state if key_in(spec) == key else "outdated", spec, completed)
     except (Damaged, OSError) as error:
@@ -417,7 +417,7 @@ def _told(home: Path) -> tuple[dict[str, Any], str, int]:
     """Return the spec in a run folder, the run's state, and the last round in its metrics."""
     spec, metrics, completed = read_json(home / SPEC), home / METRICS, 0
     if metrics.exists():
-        with atomic.reading(metrics, "readable Parquet file"):
+        with files.reading(metrics, "readable Parquet file"):
             completed = last_round(pq.ParquetFile(metrics).read(["round"]))
     if (home / PROVENANCE).exists():
         read_json(home / PROVENANCE)

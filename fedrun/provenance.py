@@ -19,7 +19,7 @@ from fedlib.algorithms.fedavg import nbytes
 from fedlib.engine import State
 from fedlib.engine.costs import chunk_of, numbers
 from fedlib.federation import Federation
-from fedlib.runs.atomic import raw
+from fedrun.files import raw
 
 DIRTY, UNKNOWN = "-dirty", "unknown"
 ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # of the repository whose hook runs us
@@ -36,7 +36,7 @@ def of_run(
     ``state`` is the digest of the ``ending`` that a later stage begins with, ``seconds`` are wall
     time, and ``cpu_seconds`` what the process and its copies have computed.
     """
-    client_bytes = nbytes(state.shared) + nbytes(state.local) / fed.clients
+    client_bytes = nbytes(state.server_params) + nbytes(state.client_params) / fed.num_clients
     sums = {
         name: round(sum(s[name] for s in segments), 1)
         for name in ("seconds", "cpu_seconds")

@@ -22,14 +22,15 @@ from rich.table import Table
 from typer import Argument, Option
 from typer.main import get_command
 
-from fedlib.processor import keep_freed
-from fedlib.values import ALLOWED, UnknownName, as_code, from_code, is_kind, one_of, to_dict
+from fedlib.processor import keep_freed_memory
+from fedlib.values import ALLOWED, UnknownName, as_code, check_choice, from_code, is_kind, to_dict
 
 # Whatever needs torch is imported by the command that needs it: --help answers at once.
 if TYPE_CHECKING:
-    from fedlib.runs import Entry, Experiment, Result
+    from fedrun import Experiment, Result
+    from fedrun.store import Entry
 
-NAME = "python -m fedlib"
+NAME = "python -m fedrun"
 WIDE = 1000  # columns of what is no terminal: a file or a program gets words whole
 
 app = typer.Typer(
@@ -55,14 +56,14 @@ def main(
     arguments: Sequence[str] | None = None,
     commands: typer.Typer = app,
     name: str = NAME,
-    ours: Sequence[str] = ("fedlib",),
+    ours: Sequence[str] = ("fedlib", "fedrun"),
     wrong: tuple[type[Exception], ...] = (UnknownName, Usage),
 ) -> int:
     """Do what the arguments ask of some ``commands`` and return the exit code.
 
     Errors of ``ours``, packages, are one message; ``wrong`` are those of a wrong question.
     """
-    keep_freed()
+    keep_freed_memory()
     if isinstance(sys.stdout, io.TextIOWrapper):  # whose encoding may lack the letters of a name
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -117,14 +118,14 @@ def train(
     sweep experiments.txt --workers 4     one printed experiment per line, # for comments
     sweep specs.json                      a JSON list of specs
     """
-    from fedlib.runs import find, run
-    from fedlib.runs.sweep import sweep
+    from fedrun import find_result, run
+    from fedrun.sweeps import sweep
 
     _import(modules)
     asked = [e for source in sources for e in experiments(source)]
     how: dict[str, Any] = {"device": device, "chunk": chunk, "retry": retry}
     if plan:
-        found = [find(e) is not None for e in asked]
+        found = [find_result(e) is not None for e in asked]
         for experiment, stored in zip(asked, found, strict=True):
             print(f"{experiment.key}  {'stored ' if stored else 'missing'}  {experiment}")
         print(f"{len(found)} experiments, {sum(found)} stored")
@@ -137,7 +138,7 @@ def train(
 
 def experiments(source: str) -> list[Experiment]:
     """Return the experiments of a source: code, or the name of a file of code or specs."""
-    from fedlib.runs.spec import experiment_of
+    from fedrun.experiment import experiment_of
 
     made, where = [], ""
     try:
@@ -180,7 +181,7 @@ def _summarise(results: Sequence[Result]) -> None:
     rows = []
     for result in results:
         e = result.experiment
-        what, end = shorten(f"{e.task.dataset} {e.algorithm}", 60), result.ended("test_accuracy")
+        what, end = shorten(f"{e.task.dataset} {e.algorithm}", 60), result.final("test_accuracy")
         rows.append((e.key[:8], what, e.seed, e.rounds, f"{end:.4f}"))
     show_table(("key", "run", "seed", "rounds", "test accuracy"), rows)
 
@@ -188,9 +189,9 @@ def _summarise(results: Sequence[Result]) -> None:
 @app.command()
 def runs() -> None:
     """List what is stored."""
-    from fedlib.runs import inventory
+    from fedrun import list_runs
 
-    rows, entries = [], inventory()
+    rows, entries = [], list_runs()
     for entry in entries:
         what = _words(entry.spec) if entry.spec else (None,) * 4
         rows.append((entry.key, *what, entry.completed, entry.state))
@@ -216,7 +217,7 @@ def show(
     \b
     show 4f8a --curve test_accuracy
     """
-    from fedlib.runs.spec import MADE_OF
+    from fedrun.experiment import MADE_OF
 
     _import(modules)
     entry = _only(key)
@@ -237,20 +238,20 @@ def show(
 @app.command()
 def forget(key: Key) -> None:
     """Delete one run folder: its result, its state, or why it stopped."""
-    from fedlib.runs import store
+    from fedrun import store
 
     entry = _only(key)
     if entry.path.is_file():
         raise Usage(f"{entry.key} is exported: it lies with others in {entry.path}")
-    store.forget(entry.key)
+    store.delete(entry.key)
     print(f"{entry.key} is forgotten")
 
 
 def _only(key: str) -> Entry:
     """Return the stored run whose key begins so."""
-    from fedlib.runs import inventory
+    from fedrun import list_runs
 
-    entries = inventory(key)
+    entries = list_runs(key)
     if len(entries) != 1:
         names = ", ".join(entry.key for entry in entries[:10]) or f"see {NAME} runs"
         raise Usage(f"{len(entries)} stored runs begin with {key!r}: {names}")
@@ -259,9 +260,9 @@ def _only(key: str) -> Entry:
 
 def _read(entry: Entry) -> Result:
     """Return what is stored of a run, its failure in place of a provenance if it has one."""
-    from fedlib.runs import Result, store
-    from fedlib.runs.exported import read_metrics, read_record
-    from fedlib.runs.spec import Log
+    from fedrun import Result, store
+    from fedrun.experiment import Log
+    from fedrun.results import read_metrics, read_record
 
     if not entry.spec:
         raise ValueError(f"{entry.key} cannot be read: {entry.note}")
@@ -300,7 +301,7 @@ def data(
     """
     from fedlib import data as datasets
 
-    one_of("action", action, ("list", "fetch"))
+    check_choice("action", action, ("list", "fetch"))
     if action == "list":
         rows = [(name, *datasets.describe(name)) for name in names or datasets.names()]
         show_table(("dataset", "state", "where"), rows)
