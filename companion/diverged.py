@@ -13,6 +13,7 @@ from companion.sections import Run, Section
 from fedlib import paths
 from fedrun import Experiment, find_result
 from fedrun.provenance import committed
+from fedrun.store import diverged as diverged_run
 
 COLUMNS = ["key", "run", "rounds"]
 DIVERGED = "diverged"  # why a method is absent from a panel
@@ -44,7 +45,7 @@ def lost(section: Section, scale: str, dataset: str) -> list[tuple[Run, int]]:
 
 def _round(one: Experiment, known: pd.Series) -> int:
     """Return after how many rounds a stage diverged, -1 if it did not."""
-    failure = failure_of(one)
+    failure = diverged_run(one)
     counts = failure is not None and committed(failure.commit)
     after = failure.round if failure and counts else int(known.get(one.key, -1))
     return -1 if after >= 0 and find_result(one) else after

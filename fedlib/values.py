@@ -14,10 +14,11 @@ import math
 import sys
 import types
 import typing
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, dataclass_transform, overload
 
@@ -75,10 +76,26 @@ def value(cls: Any = None, *, kind: str = "") -> Any:
         raise TypeError(f"the kind {kind} is {where}: give {name} another, @value(kind=...)")
     cls.__post_init__, cls.__repr__, cls.__kind__ = _validate, as_code, kind
     made = dataclasses.dataclass(frozen=True, repr=False)(cls)
+    _accept_old_names(made)
     with suppress(NameError):  # of what is defined later: then a value says it
         _require_types(made)
     _KINDS[kind] = made
     return made
+
+
+def _accept_old_names(cls: Any) -> None:
+    """Let fields that were renamed be given by their old names, with a DeprecationWarning."""
+    init, new = cls.__init__, {old: now for now, old in vars(cls).get("stored_as", {}).items()}
+
+    def __init__(self: Any, *args: Any, **given: Any) -> None:
+        for old in given.keys() & new.keys():
+            what = f"{cls.__name__}.{old} is {new[old]} now"
+            warnings.warn(what, DeprecationWarning, stacklevel=2)
+            given[new[old]] = given.pop(old)
+        init(self, *args, **given)
+
+    if new:
+        cls.__init__ = wraps(init)(__init__)
 
 
 def _require_types(cls: type) -> None:

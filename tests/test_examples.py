@@ -13,6 +13,7 @@ from conftest import alone
 from small import MIX, interrupted, play
 
 import fedlib
+import fedrun
 from fedlib import paths
 from fedrun import run, simulate, store, tiny
 
@@ -108,12 +109,12 @@ def test_a_run_stops_where_a_callback_says_so(callbacks):
 def test_callbacks_of_0_2_keep_their_names_for_a_version(name, monkeypatch):
     with pytest.warns(DeprecationWarning, match=f"{name} is in examples/callbacks.py now"):
         found = getattr(fedlib, name)
-    assert found is getattr(fedrun.callbacks, name)
+    assert found is getattr(fedlib.callbacks, name)
     assert name not in dir(fedlib) and (name != "CSV" or found("a.csv").path.name == "a.csv")
-    code = f"import fedrun.callbacks; print(fedrun.callbacks.{name}.__name__)"
+    code = f"import fedlib.callbacks; print(fedlib.callbacks.{name}.__name__)"
     assert "DeprecationWarning: CSV, TensorBoard" in (told := alone(code)).stderr
     assert told.stdout.strip() == name
     monkeypatch.setattr(paths, "IN_CHECKOUT", False)
-    monkeypatch.delitem(sys.modules, "fedrun.callbacks")
+    monkeypatch.delitem(sys.modules, "fedlib.callbacks")
     with pytest.raises(ImportError, match=r"an example now, examples/callbacks\.py"):
-        importlib.import_module("fedrun.callbacks")
+        importlib.import_module("fedlib.callbacks")

@@ -214,9 +214,11 @@ def _round(algorithm: Algorithm, fed: Federation, state: State, common: Params) 
 
     It plays a round of the simulation in which the server broadcasts what it did, and no more.
     """
-    decided = algorithm.choose(fed, state, torch.zeros(1, dtype=torch.int64, device=fed.device))
+    mine = torch.zeros(1, dtype=torch.int64, device=fed.device)
+    chosen, kept = algorithm.choose(fed, state, mine), state.server_memory
+    decided = {n: t for n, t in chosen.server_memory.items() if t is not kept.get(n)}
     server = {
-        "before_round": lambda self, fed, state, clients: state.with_decisions(clients, decided),
+        "choose": lambda self, *args: chosen,
         "round_constants": lambda self, fed, state: {
             **algorithm.round_constants(fed, state),
             **common,
@@ -423,8 +425,6 @@ def play(
     rows = select(fed, e.cohort, e.seed, t)
     state = replace(state, round=t, seed=e.seed)
     where = torch.as_tensor(rows)
-    if type(algorithm).choose is Algorithm.choose:  # else clients decide, and tell in their message
-        state = algorithm.before_round(fed, state, where)
     common = algorithm.round_constants(fed, state)
     # What a client can make of what it is sent is not sent with it.
     common = {

@@ -183,4 +183,6 @@ class MOON(FedAvg):
     ) -> Update:
         """Return the client's model as the previous one of its next round, and before - after."""
         _, message = FedAvg.client_update(self, net, before, after, ctx)
-        return {n: after[n.removeprefix(PREVIOUS)] for n in before if self.is_local(n)}, message
+        return {
+            n: after[n.removeprefix(PREVIOUS)] for n in before if n.startswith(self.local)
+        }, message

@@ -18,6 +18,20 @@ from fedlib.values import PositiveInt, value
 
 Bytes = tuple[Tensor, Tensor]  # sent to, and by, every client of a cohort, int64 ``[clients]`` each
 
+RENAMED = {  # hooks and facts of 0.2: one that is overridden by its old name would be ignored
+    "start": "client_params", "client_context": "client_constants",
+    "broadcast": "round_constants",
+    "payload": "download", "decide": "choose", "before_round": "choose",
+    "client_end": "postprocess",
+    "encode": "shared_forward", "client_output": "new_client_output",
+    "ensemble": "combine_clients",
+    "assign_models": "assign_clusters", "observe": "log_metrics", "leaves": "init_params",
+    "federates": "communicates", "trains": "trained", "keeps": "local", "is_local": "local",
+    "stays": "local", "copies": "initialised_from", "may_lack": "optional", "mass": "client_weight",
+    "plain": "needs_plain_sgd", "reads_examples": "predicts_from_inputs", "moved": "server_update",
+    "regularise": "server_penalty",
+}  # fmt: skip
+
 
 @value
 class FedAvg(Algorithm):
@@ -63,6 +77,11 @@ class FedAvg(Algorithm):
     server: Optimizer = sgd(1.0)
     steps: PositiveInt | None = field(default=None, kw_only=True)
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        for old in vars(cls).keys() & RENAMED.keys():
+            raise TypeError(f"{cls.__name__}.{old} is called {RENAMED[old]} since 0.3: rename it")
+
     def check(self) -> None:
         if isinstance(made := self.phases(), Phase):
             raise TypeError(f"{type(self).__name__}.phases must return a tuple, got {made}")
@@ -80,20 +99,15 @@ class FedAvg(Algorithm):
 
     @property
     def local(self) -> tuple[str, ...]:
-        """How the names of the parameters begin that stay with their client."""
+        """How the names of the parameters begin that stay with their client.
+
+        "*running_mean" stands for every layer that has a parameter of this name. Default: none.
+        """
         return ()
 
     def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the fresh leaves of one client and the server."""
         return to_device(fed.net.init(torch_seed(seed, "model", 0)), fed)
-
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf stays with its client."""
-        return name.startswith(self.local)
-
-    def stays(self, params: Iterable[str]) -> set[str]:
-        """Return which of all leaves stay with their client."""
-        return {name for name in params if self.is_local(name)}
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; every client starts from the same local leaves.
@@ -105,7 +119,7 @@ class FedAvg(Algorithm):
         params = tensors(self, "init_params", self.init_params(fed, seed))
         if first and not params.keys() & (first.server_params.keys() | first.client_params.keys()):
             raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
-        first, stays = first or State({}, {}), self.stays(params)
+        first, stays = first or State({}, {}), local_names(self, params)
         of = {n: self._source(n, first) for n in params}
         shared = {n: carry_over(first, of[n], t) for n, t in params.items() if n not in stays}
         local = {
@@ -168,7 +182,7 @@ class FedAvg(Algorithm):
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
         """Return before - after of the shared leaves that some phase trains, to be sent."""
-        local = self.stays(before)
+        local = local_names(self, before)
         moved = {n for phase in self.phases() for n in phase.trained_names(before, local)}
         return {}, {n: before[n] - after[n] for n in before if n in moved - local}
 
@@ -243,6 +257,14 @@ class FedAvg(Algorithm):
     ) -> Tensor:
         """Return the logarithm of the mean prediction, or what the mean logits predict."""
         return outputs["logits"].log_softmax(-1) if "logits" in outputs else outputs["p"].log()
+
+
+def local_names(algorithm: FedAvg, names: Iterable[str]) -> set[str]:
+    """Return which parameters stay with their client, by the prefixes of ``FedAvg.local``."""
+    names, local = [*names], algorithm.local
+    ends = [prefix[1:] for prefix in local if prefix.startswith("*")]
+    layers = [n.removesuffix(end) for end in ends for n in names if n.endswith(end)]
+    return {n for n in names if n.startswith((*local, *layers))}
 
 
 def carry_over(first: State, name: str, fresh: Tensor, clients: int | None = None) -> Tensor:

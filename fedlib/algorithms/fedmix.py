@@ -90,9 +90,10 @@ class FedMix(FedAvg):
         gate = {"gate.A": torch.zeros(fed.net.width, k), "gate.b": torch.zeros(k)}
         return to_device({**add_prefix(experts, EXPERTS), "phi": phi, **gate, **personal}, fed)
 
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is the personal bias or, unless averaged, of the gate theta_s."""
-        return name == "bias" or (name.startswith("gate.") and self.gates == "local")
+    @property
+    def local(self) -> tuple[str, ...]:
+        """The personal bias and, unless averaged, the gate theta_s."""
+        return ("bias", "gate.") if self.gates == "local" else ("bias",)
 
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return p(y|s), ``[clients, values]``, which each client knows of itself."""
@@ -502,9 +503,10 @@ class ClusteredFedMix(FedMix):
         del params["phi"]
         return {**params, "pi": torch.full((self.experts,), 1 / self.experts, device=fed.device)}
 
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is pi or otherwise personal."""
-        return name == "pi" or FedMix.is_local(self, name)
+    @property
+    def local(self) -> tuple[str, ...]:
+        """What FedMix keeps local, and pi_s."""
+        return ("pi", *super().local)
 
     client_constants = FedAvg.client_constants  # nothing: no label counts are needed
 

@@ -170,7 +170,7 @@ class IFCA(FedAvg):
         sizes = torch.as_tensor(some.sizes, device=fed.device)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
-    def choose(self, fed: Federation, state: State, clients: Tensor) -> Params:
+    def _choices(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the cluster that every client of the cohort chooses, ``[clients]``."""
         available = state.server_memory[OPEN].nonzero()[:, 0]
         if not len(available):
@@ -183,13 +183,13 @@ class IFCA(FedAvg):
                 choice[i] = available[int(generator(*draw, 1).integers(len(available)))]
         return {CHOICE: choice}
 
-    def before_round(self, fed: Federation, state: State, clients: Tensor) -> State:
+    def choose(self, fed: Federation, state: State, clients: Tensor) -> State:
         """Return the state in which clients have chosen, and what converged is taken out."""
         # What clients settled for was about the models before.
         state = replace(
             state, server_memory={n: t for n, t in state.server_memory.items() if n != FIT}
         )
-        state = FedAvg.before_round(self, fed, state, clients)
+        state = state.with_decisions(clients, self._choices(fed, state, clients))
         if (
             self.stop is None
             or state.round % self.stop.every

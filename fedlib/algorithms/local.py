@@ -114,8 +114,8 @@ class Finetuning(NoServer):
 
 
 for hook in (
-    "may_lack", "reads_examples", "is_local", "client_constants", "round_constants", "shared_forward", "predict",
-    "new_client_output", "combine_clients", "assign_clusters",
+    "optional", "predicts_from_inputs", "local", "client_constants", "round_constants",
+    "shared_forward", "predict", "new_client_output", "combine_clients", "assign_clusters",
 ):  # fmt: skip
     setattr(Finetuning, hook, wrapped(hook))
 
@@ -199,9 +199,7 @@ class MajorityClass(NoServer):
         together = fed.participating_view().train.counts(fed.classes).sum(0)
         return State({TOGETHER: together}, {COUNTS: fed.train.counts(fed.classes)})
 
-    def is_local(self, name: str) -> bool:
-        """Return whether these are a client's own counts."""
-        return name == COUNTS
+    local = (COUNTS,)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return none: there is nothing to train."""
@@ -260,9 +258,10 @@ class VAEDensity(Finetuning):
     samples: PositiveInt = 1
     stop: EarlyStop = EarlyStop(every=1, patience=3)
 
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is of an auto-encoder, or kept local by ``of``."""
-        return name.startswith(VAE) or self.of.is_local(name)
+    @property
+    def local(self) -> tuple[str, ...]:
+        """The auto-encoders, and what ``of`` keeps local."""
+        return (VAE, *self.of.local)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the first stage's leaves and one fresh auto-encoder for every client."""

@@ -277,7 +277,7 @@ class FedAMP(FedAvg):
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
         """Return the client's model, to be sent."""
-        return {}, {MODELS + n: t for n, t in after.items() if self.is_local(n)}
+        return {}, {MODELS + n: t for n, t in after.items() if n.startswith(self.local)}
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Remember the models that were sent."""

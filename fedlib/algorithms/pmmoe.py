@@ -79,9 +79,10 @@ class PMMoE(Finetuning):
     temperature: PositiveFloat = 1.0
     own_expert_bias: float = 0.0
 
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is a client's: its gate, and what ``of`` keeps there."""
-        return name.startswith((GATE, KEPT)) or self.of.is_local(name)
+    @property
+    def local(self) -> tuple[str, ...]:
+        """A client's gate and weights of the pool, and what ``of`` keeps local."""
+        return (GATE, KEPT, *self.of.local)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the federation's leaves, the pool of private parts, and fresh gates.
@@ -92,15 +93,16 @@ class PMMoE(Finetuning):
             raise ValueError("PMMoE hands every private part to everybody: nobody can opt out")
         needed, there = self.of.init_params(fed, seed), first or State({}, {})
         sides = {
-            n: there.client_params if self.of.is_local(n) else there.server_params for n in needed
+            n: there.client_params if n.startswith(self.of.local) else there.server_params
+            for n in needed
         }
         if lacking := [n for n, side in sides.items() if n not in side]:
             of, names = type(self.of).__name__, ", ".join(lacking)
             raise ValueError(f"PMMoE mixes {of}: give its experiment as `after` (it lacks {names})")
-        own = {n: fed.num_clients if self.of.is_local(n) else None for n in needed}
+        own = {n: fed.num_clients if n.startswith(self.of.local) else None for n in needed}
         found = {n: carry_over(there, n, t, own[n]) for n, t in needed.items()}
         mine = {n: t.clone() for n, t in found.items() if own[n]}
-        shared = {n: t for n, t in there.server_params.items() if not self.of.is_local(n)}
+        shared = {n: t for n, t in there.server_params.items() if not n.startswith(self.of.local)}
         pool = {POOL + n: t.clone() for n, t in select_prefix(mine, self.of.experts).items()}
         if not pool:
             raise ValueError(f"{self.of} has no private part that others could borrow")

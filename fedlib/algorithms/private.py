@@ -59,12 +59,11 @@ class Summed(FedAvg):
 
 for hook in (
     *vars(Algorithm),
-    "may_lack",
-    "reads_examples",
-    "is_local",
-    "stays",
+    "optional",
+    "predicts_from_inputs",
+    "local",
     "init_params",
-    "mass",
+    "client_weight",
 ):
     if hook[0] != "_" and hook not in OWN:
         setattr(Summed, hook, wrapped(hook))

@@ -1,6 +1,5 @@
 """Models in two parts, one of them private: a head, a base, a vector, or the first layers."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar, NamedTuple
@@ -60,9 +59,10 @@ class SplitModel(FedAvg):
     below_head: ClassVar[bool] = False
     """Whether the private part makes features, which the shared head reads, and no logits."""
 
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is of the private part, or otherwise the client's."""
-        return name.startswith((self.experts, *self.local))
+    @property
+    def local(self) -> tuple[str, ...]:
+        """The private part."""
+        return (self.experts,)
 
     def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
         """Return what the private part is given, and the logits without it.
@@ -119,10 +119,6 @@ class Personal(SplitModel):
 
     experts = "head."
     local: tuple[str, ...] = ("head.bias",)
-
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is personal."""
-        return name.startswith(self.local)
 
     def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the fresh leaves of FedAvg."""
@@ -227,12 +223,7 @@ class FedBN(FedAvg):
     """
 
     predicts_from_inputs = True
-
-    def stays(self, params: Iterable[str]) -> set[str]:
-        """Return the leaves of the layers that keep running statistics."""
-        names = [*params]
-        layers = tuple(n.removesuffix(MEAN) for n in names if n.endswith(MEAN))
-        return {n for n in names if n.startswith(layers)}
+    local = (f"*{MEAN}",)
 
 
 @value
@@ -253,10 +244,10 @@ class LocalGlobal(FedAvg):
     predicts_from_inputs = True
     cut: PositiveInt = 3
 
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf belongs to the first ``cut`` modules of the base."""
-        part, _, rest = name.partition(".")
-        return part == "base" and int(rest.partition(".")[0]) < self.cut
+    @property
+    def local(self) -> tuple[str, ...]:
+        """The first ``cut`` modules of the base."""
+        return tuple(f"base.{i}." for i in range(self.cut))
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, with the same fresh first layers for every client."""
@@ -541,7 +532,7 @@ class DBE(SplitModel):
 
     experts = VECTOR
     trained: ClassVar[tuple[str, ...]] = ("base.", "head.", VECTOR, RUNNING)
-    local = (RUNNING,)
+    local = (VECTOR, RUNNING)
     needs_plain_sgd = True
     below_head = True
     kappa: NonNegativeFloat = 50.0

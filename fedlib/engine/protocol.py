@@ -219,17 +219,13 @@ class Algorithm(Protocol):
 
     # --- A round: the server ---------------------------------------------------------------------
 
-    def choose(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Before training: what clients decide, ``[clients, ...]``, by names of memory. Nothing.
+    def choose(self, fed: Federation, state: State, clients: Tensor) -> State:
+        """Return the state in which the cohort has chosen. Called once, before a round.
 
-        Each knows what it is sent and its own examples. The server is told with the message, and
-        remembers it: every name is one of ``State.server_memory``, ``[population, ...]``.
+        Each client knows what it is sent and its own examples; ``state.with_decisions`` notes what
+        it chose in the server's memory. Default: the state as it is.
         """
-        return {}
-
-    def before_round(self, fed: Federation, state: State, clients: Tensor) -> State:
-        """Start of a round: the state in which the cohort has decided. What ``choose`` says."""
-        return state.with_decisions(clients, self.choose(fed, state, clients))
+        return state
 
     def download(self, state: State, row: int) -> State:
         """On a wire: what of the state a client downloads for ``client_params``. The shared

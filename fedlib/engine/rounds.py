@@ -86,7 +86,7 @@ def play_round(
     fed, state = train_view(algorithm, fed), replace(state, round=round, seed=seed)
     clients = select(fed, cohort, seed, round)
     where = torch.as_tensor(clients, device=fed.device)
-    state = algorithm.before_round(fed, state, where)
+    state = algorithm.choose(fed, state, where)
     try:
         messages, metrics = _train_cohort(algorithm, fed, state, clients, chunk, score)
     except TrainingDiverged as error:

@@ -114,7 +114,7 @@ def expected_traffic(experiment: Experiment) -> tuple[int, int, int]:
     task, algorithm, clients = experiment.task, experiment.algorithm, experiment.cohort
     assert isinstance(clients, int)
     sizes = _sizes(algorithm, FunctionalModel(task.model, *datasets.form(task.dataset)))
-    shared = sum(size for name, size in sizes.items() if not algorithm.is_local(name))
+    shared = sum(size for name, size in sizes.items() if not name.startswith(algorithm.local))
     said = algorithm.experts if isinstance(algorithm, FedMix) else 0
     return shared, 4 * clients * shared, 4 * clients * (shared + said)
 

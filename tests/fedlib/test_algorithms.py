@@ -32,6 +32,7 @@ from safetensors.torch import load, save
 import fedlib.algorithms
 from fedlib import Optimizer, adam, sgd, value
 from fedlib import algorithms as alg
+from fedlib.algorithms.fedavg import local_names
 from fedlib.algorithms.ifca import FIT, EpsilonGreedy
 from fedlib.engine import Prediction, State, evaluate, evaluate_global, play_round
 from fedlib.engine.program import one_client, vmap_clients
@@ -360,7 +361,7 @@ def test_no_local_leaf_is_ever_sent_and_bytes_are_those_of_the_tensors(played):
     for name in report.weights:
         assert report.messages[name].shape == (3, *state.server_params[name].shape)
     for name, leaf in state.client_params.items():
-        assert leaf.shape[0] == fed.num_clients and algorithm.is_local(name)
+        assert leaf.shape[0] == fed.num_clients and local_names(algorithm, [name])
     for values in algorithm.log_metrics(fed, state).values():  # which fit the log
         assert values.ndim <= 2 and values.isfinite().all()
     assert all(t.dtype == torch.float32 for t in report.messages.values())

@@ -26,6 +26,7 @@ from PIL import Image
 from scipy import sparse  # noqa: F401  # of a refused row
 
 import fedlib
+import fedrun
 from benchmarks.robustness import child
 from fedlib import (
     IID,

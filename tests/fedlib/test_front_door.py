@@ -58,7 +58,7 @@ def test_renamed_values_keep_their_old_names_and_their_keys(old, new):
 
 def test_a_former_address_names_the_example_that_is_there_now():
     with pytest.raises(ImportError, match=r"examples/flower/ .* fedlib_flower\.py"):
-        importlib.import_module("fedrun.flower")
+        importlib.import_module("fedlib.flower")
     folder = paths.ROOT / "examples" / "flower"
     assert (folder / "fedlib_flower.py").is_file() and (folder / "README.md").is_file()
 

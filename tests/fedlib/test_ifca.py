@@ -79,7 +79,7 @@ def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client(eps):
     best = algorithm.fits(fed, state.server_params, fed.train, rows).argmin(1)
 
     def chosen(round, rows=rows):
-        after = algorithm.before_round(fed, replace(state, round=round), rows)
+        after = algorithm.choose(fed, replace(state, round=round), rows)
         return after.server_memory[ifca.CHOICE].tolist()
 
     for t in range(2):

@@ -75,7 +75,7 @@ def asked(algorithm, fed):
     """Yield what every method says that is handed the federation, by someone who takes no care."""
     state = algorithm.init(fed, 0, first_of(algorithm, fed, 2))
     yield {"init:" + n: t.clone() for n, t in state.flat().items()}
-    state = algorithm.before_round(fed, state, ROWS)
+    state = algorithm.choose(fed, state, ROWS)
     yield state.flat()
     start = algorithm.client_params(fed, state, ROWS[:1])
     context = algorithm.client_constants(fed, state, ROWS[:1])

@@ -282,7 +282,7 @@ def test_below_and_above_a_cut_are_the_whole_net(code):
     params = net.init(1)
     x = torch.randn(5, 1, *shape[:2], generator=torch.Generator().manual_seed(0))
     for cut in net.cuts:
-        lower = {n: t for n, t in params.items() if alg.LocalGlobal(cut=cut).is_local(n)}
+        lower = {n: t for n, t in params.items() if n.startswith(alg.LocalGlobal(cut=cut).local)}
         upper = {n: t for n, t in params.items() if n not in lower}
         assert lower and upper
         # Each half gets only its own leaves: a KeyError would say that it reads others.
@@ -293,14 +293,14 @@ def test_below_and_above_a_cut_are_the_whole_net(code):
 def test_the_cuts_of_the_paper():
     """Its input layer of LeNet-5, and ResNet-20 up to its first block (000, sec. 4.1)."""
     lenet = FunctionalModel(fedmix_lenet5(), (32, 32, 3), 10)
-    first = {n for n in lenet.init(0) if alg.LocalGlobal(cut=3).is_local(n)}
+    first = {n for n in lenet.init(0) if n.startswith(alg.LocalGlobal(cut=3).local)}
     assert first == {"base.0.weight", "base.0.bias"}
     resnet = FunctionalModel(ResNet(), (32, 32, 3), 100)
-    local = {n.split(".")[1] for n in resnet.init(0) if alg.LocalGlobal(cut=4).is_local(n)}
+    local = {n.split(".")[1] for n in resnet.init(0) if n.startswith(alg.LocalGlobal(cut=4).local)}
     assert local == {"0", "1", "3"} and resnet.cuts[4] == "_Block"
     # "base.10" must not pass for "base.1".
-    assert not alg.LocalGlobal(cut=4).is_local("base.10.first.0.weight")
-    assert alg.LocalGlobal(cut=11).is_local("base.10.first.0.weight")
+    assert not "base.10.first.0.weight".startswith(alg.LocalGlobal(cut=4).local)
+    assert "base.10.first.0.weight".startswith(alg.LocalGlobal(cut=11).local)
 
 
 @pytest.mark.parametrize(("model", "cut"), [(LENET, 3), (LENET, 7), (MLP(hidden=(7, 5)), 3)])

@@ -1,6 +1,6 @@
 """The former address of an example, which copies of the library do not hold; gone in 0.4."""
 
 raise ImportError(
-    "fedrun.flower is an example now: examples/flower/ in the sources of fedlib has the app, "
+    "fedlib.flower is an example now: examples/flower/ in the sources of fedlib has the app, "
     "fedlib_flower.py, and a README.md that says how to run it"
 )
