@@ -27,7 +27,7 @@ import torch
 
 from benchmarks import sizes, spared, throughput
 from benchmarks.cases import CASES, Case
-from benchmarks.server_memory import peak_mib
+from benchmarks.memory import peak_mib
 from fedlib import paths, processor
 from fedlib.tasks import pick_device
 from fedlib.values import UnknownName

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 import pandas as pd
 
-from benchmarks.server_memory import peak_of_this_process
+from benchmarks.memory import peak_of_this_process
 from fedlib import data
 from fedlib.models import MLP
 from fedlib.partition import LocalHoldout, NaturalPartition

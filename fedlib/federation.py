@@ -444,7 +444,7 @@ class Federation:
             None if self.participants is None else np.flatnonzero(np.isin(order, self.participants))
         )
         names = tuple(self.client_names[row] for row in order if self.client_names)
-        changes = {"ids": self.ids[order], "client_names": names, "members": members}
+        changes = {"ids": self.ids[order], "client_names": names, "participants": members}
         return self._changed(lambda table: table.subset(order), **changes)
 
     def pooled(self) -> Federation:

@@ -74,7 +74,7 @@ def test_a_part_can_be_what_stands_somewhere():
 
 def test_costs_are_those_of_stored_runs_of_the_kind(monkeypatch):
     """Thirty CPU seconds for twenty rounds are sixty for forty; of other kinds none is known."""
-    monkeypatch.setattr("companion.plan.find", lambda one: stored.get(one))
+    monkeypatch.setattr("companion.plan.find_result", lambda one: stored.get(one))
     stored = {ONE: Result(ONE, SCHEMA.empty_table(), {"cpu_seconds": 30.0, "seconds": 500.0})}
     home = Experiment(ONE.task, Local(epochs=5), 1, cohort=1.0, evaluate_every=1)
     old = replace(ONE, seed=1)
@@ -144,7 +144,7 @@ def test_hours_on_a_gpu_are_counted_apart(monkeypatch):
     of_old = {"device": "x86_64", "seconds": 900.0}
     on_gpu = {"device": "NVIDIA H200", "seconds": 3600.0}
     made = {"segments": [on_cpu, of_old, on_gpu]}  # no CPU seconds as a whole
-    monkeypatch.setattr("companion.plan.find", lambda e: SimpleNamespace(provenance=made))
+    monkeypatch.setattr("companion.plan.find_result", lambda e: SimpleNamespace(provenance=made))
     block = Block(1, "a first look", {"quick": ["label_skew@1"]}, 0.5)
     assert progress(replace(REGISTRY, blocks=(block,))).loc[1].tolist()[1:] == [6, 6, 3.0, 6.0, 0.5]
 

@@ -147,7 +147,7 @@ def plan(monkeypatch):
     monkeypatch.setattr(kept_results, "homes", lambda book: places)
     asked = [Planned("a", "x", "FedAvg", e) for e in (RUNS[0], RUNS[1], SECOND)]
     monkeypatch.setattr(kept_results, "planned", lambda book, scale: asked)
-    monkeypatch.setattr(kept_results, "find", lambda e: stored.get(e) or find_result(e))
+    monkeypatch.setattr(kept_results, "find_result", lambda e: stored.get(e) or find_result(e))
     return stored, places
 
 

@@ -76,7 +76,7 @@ def test_panels_draw_what_is_there_and_name_what_is_not(monkeypatch):
         rows = {"round": [0, 1], "metric": "test_accuracy", "client": 0, "value": [0.1, 0.5]}
         return (there and Result(one, pa.table(pd.DataFrame(rows)), {})) or None
 
-    monkeypatch.setattr("companion.panels.find", find)
+    monkeypatch.setattr("companion.panels.find_result", find)
     runs = {r.method: r.experiment for r in LABEL_SKEW.runs("standard", "cifar10")}
     panel = next(p for p in stored(LABEL_SKEW, [*seeds], "standard") if p.dataset == "cifar10")
     assert set(panel.frame["method"]) == {FEDAVG, UNREGULARISED} and having([panel], FEDAVG)
@@ -99,7 +99,7 @@ def test_where_the_floor_alone_is_stored_there_is_nothing_to_show(monkeypatch):
     def find(one):
         return Result(one, pa.Table.from_pandas(rows), {}) if one in floor else None
 
-    monkeypatch.setattr("companion.panels.find", find)
+    monkeypatch.setattr("companion.panels.find_result", find)
     assert floor and not stored(FOURTEEN, [], "standard")
     assert not stored(FOURTEEN, [], "standard", part=True)
 
@@ -115,7 +115,7 @@ def test_a_range_is_shown_when_both_of_its_ends_are_stored(monkeypatch, ps, show
     def find(one):
         return Result(one, pa.Table.from_pandas(rows), {}) if one in there else None
 
-    monkeypatch.setattr("companion.panels.find", find)
+    monkeypatch.setattr("companion.panels.find_result", find)
     panels = [p for p in stored(SPECIALISTS, [], "paper") if p.dataset == "cifar10"]
     assert [sorted(p.frame["p"].unique()) for p in panels] == [list(ps)] * shown
     assert [p.left for p in panels] == [["p = 0.7", "p = 0.8"]] * shown

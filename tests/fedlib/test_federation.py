@@ -94,9 +94,9 @@ def test_labels_and_normalised_pixels_are_those_of_the_data_set(fed):
 def test_a_seed_is_a_partition(fed):
     again, other = TASK.build(3), TASK.build(4)
     for name in ("train", "validation", "test"):
-        flat = getattr(fed, name).flat
-        assert torch.equal(flat, getattr(again, name).flat)
-        assert not torch.equal(flat, getattr(other, name).flat)
+        indices = getattr(fed, name).indices
+        assert torch.equal(indices, getattr(again, name).indices)
+        assert not torch.equal(indices, getattr(other, name).indices)
     other = replace(TASK, model=MLP((4,)), held_out=MatchedHoldout(300, 5, 10)).build(3)
     assert torch.equal(other.train.indices, fed.train.indices), "nor do other sizes change it"
     alone = replace(TASK, partition=IID(clients=1)).build(0)

@@ -225,12 +225,12 @@ def test_every_algorithm_trains_with_batchnorm_or_says_that_it_does_not(name):
     except ValueError as error:
         why = ("trains without dropout and BatchNorm", "cut", "spoil BatchNorm's statistics")
         assert any(word in str(error) for word in why)
-        assert name.startswith(("Mixture", "PMMoE", "LocalGlobal", "Densities", "Private"))
+        assert name.startswith(("Mixture", "PMMoE", "LocalGlobal", "VAEDensity", "Private"))
         return
     assert all(t.isfinite().all() for t in state.flat().values() if t.is_floating_point())
     first = begun(algorithm, fed, 0, None).flat()
     moved = [n for n, t in state.flat().items() if is_statistic(n) and not t.equal(first[n])]
-    still = ("CommonestLabel", "Densities", "Mixture, log", "Newcomers", "PMMoE")
+    still = ("MajorityClass", "VAEDensity", "Mixture, log", "NewClients", "PMMoE")
     # These train no network that has statistics, or generalists in evaluation mode.
     assert moved or name.startswith(still)
 
@@ -245,7 +245,7 @@ class Forgetting(FedAvg):
 class Second(Forgetting):
     """Nor does that of a second model, while the one that is called base stands still."""
 
-    trains, keeps = ("own.",), ("own.",)
+    trained, local = ("own.",), ("own.",)
 
     def init_params(self, fed, seed):
         model = FedAvg.init_params(self, fed, seed)

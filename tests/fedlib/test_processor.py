@@ -46,7 +46,7 @@ from torch import nn
 from conftest import make_federation
 from playing import play
 from fedlib import FedAvg
-from fedlib.models import Module, ResNet
+from fedlib.models import FromFunction, ResNet
 
 class Made(nn.Linear):
     def forward(self, x):

@@ -122,10 +122,10 @@ class Typed(FedAvg):
     """FedAvg whose phase says by itself which leaves it trains."""
 
     train: tuple[str, ...] = ("",)
-    side: str = "both"
+    scope: str = "both"
 
     def phases(self):
-        return (self.phase(train=self.train, scope=self.side),)
+        return (self.phase(train=self.train, scope=self.scope),)
 
 
 @value

@@ -58,7 +58,7 @@ def test_rounds_and_seeds_can_be_chosen(section, scale, dataset):
         for cut, full in zip(made, whole, strict=False):
             while full is not None:
                 assert cut.rounds == (7 if full.rounds == setting.rounds else full.rounds)
-                cut, full = cut.after, full.after
+                cut, full = cut.first_stage, full.first_stage
 
 
 def taken_apart(section, scale, dataset):
@@ -166,7 +166,7 @@ def test_sections_share_the_runs_that_are_the_same():
         assert more[: len(one)] == one and len(more) > len(one)
         assert ABLATION.experiments("standard", "cifar10", method) == one
     trained = of_each(experiments.PRIVACY, "standard", "cifar10")[FEDMIX, names.TRAINED]
-    assert trained.after == LABEL_SKEW.experiments("standard", "cifar10", FEDMIX)[0]
+    assert trained.first_stage == LABEL_SKEW.experiments("standard", "cifar10", FEDMIX)[0]
 
 
 def test_costly_methods_have_fewer_seeds_unless_asked():
@@ -181,7 +181,7 @@ def test_costly_methods_have_fewer_seeds_unless_asked():
 @pytest.mark.parametrize("method", names.JOINING)
 def test_newcomers_hold_what_no_client_of_the_federation_holds(method):
     last = of_each(NEW_CLIENTS, "quick", "two_class_digits")[method, names.NEW]
-    seen, new = (one.task.divide(0).parts["train"] for one in (last.after, last))
+    seen, new = (one.task.divide(0).parts["train"] for one in (last.first_stage, last))
     held = [set(part.flat.tolist()) for part in (seen, new)]
     assert held[0] and held[1] and not held[0] & held[1]
-    assert type(last.algorithm) is NewClients and last.algorithm.of == last.after.algorithm
+    assert type(last.algorithm) is NewClients and last.algorithm.of == last.first_stage.algorithm
