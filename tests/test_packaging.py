@@ -21,7 +21,7 @@ from test_architecture import imports
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OURS = ("fedlib", "companion", "papers")
+OURS = ("fedlib", "fedrun", "companion", "papers")
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
 
@@ -105,7 +105,7 @@ def test_the_distribution_is_the_library_and_an_editable_install_the_checkout():
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = find_packages(str(ROOT), **told["packages"]["find"])
     found = {name.partition(".")[0] for name in packages}
-    assert found == {"fedlib"} and told["package-dir"] == {"": "."}
+    assert found == {"fedlib", "fedrun"} and told["package-dir"] == {"": "."}
 
 
 def test_the_library_needs_no_more_than_it_says():
