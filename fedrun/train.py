@@ -305,7 +305,7 @@ def require_leaves(algorithm: FedAvg, state: State) -> None:
     for name in chain(*moving):
         if not leaves[name].is_floating_point():
             why = f"{name} is {leaves[name].dtype}, which no gradient moves"
-            raise ValueError(f"{kind}.phases: {why}; `trains` names the leaves that are trained")
+            raise ValueError(f"{kind}.phases: {why}; `trained` names the parameters that are trained")
     for phase, names in zip(phases, moving, strict=True):
         idle = not names and (phase.scope != "both" or not any(moving))
         if idle and not isinstance(algorithm, Finetuning):

@@ -30,6 +30,7 @@ from playing import (
 from safetensors.torch import load, save
 
 import fedlib.algorithms
+import fedrun
 from fedlib import Optimizer, adam, sgd, value
 from fedlib import algorithms as alg
 from fedlib.algorithms.fedavg import local_names
@@ -313,7 +314,7 @@ def test_who_predicts_alike_is_asked_once_about_everybodys_tests(monkeypatch, na
     state, _ = play(algorithm, fed)
     if name == "IFCA":  # whose clients settle for two clusters
         fit = torch.tensor([[0.0, 1.0], [1.0, 0.0]])[[0, 1, 1, 0, 1]]
-        state = dataclasses.replace(state, memory={**state.server_memory, FIT: fit})
+        state = dataclasses.replace(state, server_memory={**state.server_memory, FIT: fit})
     scored = fedlib.engine.evaluate_everywhere(fed, algorithm, state)
     asked, there = [], evaluating.evaluate
     seen = lambda f, a, s, t, e: asked.append((t.sizes > 0).sum()) or there(f, a, s, t, e)  # noqa: E731

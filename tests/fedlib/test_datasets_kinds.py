@@ -178,13 +178,14 @@ def test_describe_decodes_nothing(places, monkeypatch):
 
 # Two send errors between their own processes, and try in memory whether these survive that. The
 # third reads what copies of the process have written into memory that only these share.
-UNPICKLING = {"cluster.py", "sweep.py", "cores.py"}
+UNPICKLING = {"ray.py", "sweeps.py", "parallel.py"}
 
 
 def test_no_module_unpickles_what_it_reads():
     pickles = "pickle|cPickle|_pickle|dill|cloudpickle|joblib|shelve|marshal"
     loads = r"torch\.load|read_pickle|allow_pickle=True|np\.load\((?!.*allow_pickle=False)"
-    for path in Path(fedlib.__file__).parent.rglob("*.py"):
+    ours = (Path(package.__file__).parent.rglob("*.py") for package in (fedlib, fedrun))
+    for path in (file for files in ours for file in files):
         found = re.search(rf"\b(import|from) ({pickles})\b|{loads}", path.read_text())
         assert not found or path.name in UNPICKLING, (path, found)
 
