@@ -63,8 +63,8 @@ class FedAvg(Algorithm):
         epochs: local epochs E of each client in a round, at least 1. Default: 1.
         batch_size: examples per mini-batch, B; None uses all examples of a client at once.
             Default: 64.
-        client: optimiser of the local models w_s, with learning rate alpha. Default: plain SGD
-            with the rate of ``Optimizer()``.
+        client: optimiser of the local models w_s, with learning rate alpha. Default: SGD with
+            rate 0.05.
         server: optimiser of the global model w, with learning rate beta, which treats the weighted
             mean of w - w_s as a gradient. Default: SGD with rate 1, which is plain averaging.
         steps: mini-batch steps of each client in a round, whatever its size, instead of
