@@ -145,10 +145,8 @@ class IFCA(FedAvg):
         models = [fed.net.init(torch_seed(seed, "model", i)) for i in at]
         mine = [{n: t for n, t in m.items() if n.startswith(self.clustered)} for m in models]
         if not mine[0]:
-            what = f"IFCA.clustered = {self.clustered!r}"
-            raise ValueError(
-                f"no parameter has the prefix {what}; there are {', '.join(models[0])}"
-            )
+            have = f"; there are {', '.join(models[0])}"
+            raise ValueError(f"no parameter begins with IFCA.clustered = {self.clustered!r}{have}")
         rest = drop_prefix(models[0], self.clustered)
         return to_device({**add_prefix(stack(mine), CLUSTERS), **rest}, fed)
 
