@@ -232,7 +232,7 @@ class Mixture(NoServer):
 
 
 def on_tests(
-    fed: Federation, algorithm: Algorithm, state: State, asked: Callable[..., Tensor]
+    fed: Federation, algorithm: Algorithm, state: State, outputs: Callable[..., Tensor]
 ) -> list[tuple[Tensor, Tensor]]:
     """Return which experts are right, and the gate, for every test example of every client.
 
@@ -240,14 +240,14 @@ def on_tests(
         fed: the federation.
         algorithm: the algorithm.
         state: its state.
-        asked: a function ``(net, params, ctx, code)`` that returns the labels predicted by the
+        outputs: a function ``(net, params, ctx, code)`` that returns the labels predicted by the
             single experts, then the gate, ``[B, 2 M]``.
 
     Returns:
         A pair per client, in the order of client ids, float64 ``[tests, M]`` each.
     """
-    asked_of = tabulate(fed, algorithm, state, fed.test, asked)
-    labels, gate = asked_of.split(asked_of.shape[-1] // 2, -1)
+    found = tabulate(fed, algorithm, state, fed.test, outputs)
+    labels, gate = found.split(found.shape[-1] // 2, -1)
     right = labels == fed.test.y[fed.test.indices].unsqueeze(-1)
     each = (t.double().split(fed.test.sizes.tolist()) for t in (right, gate))
     pairs = [*zip(*each, strict=True)]

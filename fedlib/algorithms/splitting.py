@@ -631,16 +631,16 @@ class DBE(SplitModel):
         step = (back**2).sum() - (back.detach() ** 2).sum()
         return loss + 1 / (2 * self.client.lr) * step
 
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
         """Return the bytes of a round, and in the first round also those of the consensus.
 
         The latter are divided among the first cohort, in equal parts.
         """
-        down, up = FedAvg.communication_bytes(self, state, rows, messages)
+        down, up = FedAvg.communication_bytes(self, state, clients, messages)
         if PREPARED not in state.server_memory:
             return down, up
-        once, clients = state.server_memory[PREPARED].cpu().unsqueeze(1), len(rows)
-        more = once // clients + (torch.arange(clients) < once % clients)
+        once, n = state.server_memory[PREPARED].cpu().unsqueeze(1), len(clients)
+        more = once // n + (torch.arange(n) < once % n)
         return down + more[0], up + more[1]
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
