@@ -195,7 +195,7 @@ NO_WIRE = {
     "replace(ONE, algorithm=fedlib.algorithms.Local(), after=ONE)": "nothing travels",
     "replace(ONE, algorithm=IFCA(stop=ifca.ClusterStop()))": "do not send the losses",
     "replace(ONE, algorithm=IFCA(least_share=0.1))": "the examples are at the clients",
-    "replace(ONE, algorithm=fedlib.SecureSum(of=FedAvg(**FAST)))": "its messages would not be masked",
+    "replace(ONE, algorithm=fedlib.SecureSum(of=FedAvg(**FAST)))": "would not be masked",
 }
 
 
