@@ -267,9 +267,7 @@ class PMMoE(Finetuning):
             "kept_experts": state.client_params[KEPT][fed.by_id],
         }
 
-    def _test_outputs(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Tensor:
+    def _asked(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label predicted by each single expert, then the gate, ``[B, 2 M]``."""
         parts = self._consulted(net, params, ctx, code)
         labels = (parts[REST].unsqueeze(-2) + parts[LOGITS]).argmax(-1)
