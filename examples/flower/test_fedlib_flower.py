@@ -193,9 +193,9 @@ ONE = experiment(FedAvg(**FAST))
 NO_WIRE = {
     "replace(ONE, algorithm=fedlib.algorithms.Local())": "nothing travels",
     "replace(ONE, algorithm=fedlib.algorithms.Local(), after=ONE)": "nothing travels",
-    "replace(ONE, algorithm=IFCA(stop=ifca.ClusterStop()))": "would stop a cluster",
+    "replace(ONE, algorithm=IFCA(stop=ifca.ClusterStop()))": "do not send the losses",
     "replace(ONE, algorithm=IFCA(least_share=0.1))": "the examples are at the clients",
-    "replace(ONE, algorithm=fedlib.SecureSum(of=FedAvg(**FAST)))": "its messages would be open",
+    "replace(ONE, algorithm=fedlib.SecureSum(of=FedAvg(**FAST)))": "would not be masked",
 }
 
 

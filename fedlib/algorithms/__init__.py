@@ -1,7 +1,7 @@
-"""One file per idea, in the papers' symbols. Knows no device and no file.
+"""The algorithms, one file per idea, in the notation of the papers.
 
-An algorithm that is imported here is known everywhere: to experiments, the command line, and the
-tests that all of them must pass.
+An algorithm that is imported here is available to experiments and to the command line, and is
+covered by the tests that apply to all algorithms.
 """
 
 from fedlib.algorithms.drift import MOON, SCAFFOLD, FedProx

@@ -1,4 +1,4 @@
-"""The arithmetic that algorithms share: means over batches, sums over clients, at labels."""
+"""Functions that algorithms share: means over batches, losses, and sums over clients."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ def mean(values: Tensor, weight: Tensor) -> Tensor:
 
 
 def mean_of(values: Tensor, weight: Tensor) -> Tensor:
-    """Return the weighted mean row ``[D]`` of values ``[B, D]``; 0 for an empty batch."""
+    """Return the weighted mean ``[D]`` over the batch of values ``[B, D]``; 0 if it is empty."""
     return (values * weight.unsqueeze(-1)).sum(0) / weight.sum().clamp(min=1)
 
 
@@ -20,26 +20,32 @@ def mean_cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the cross-entropy ``[B]`` of logits ``[B, classes]`` at the labels ``[B]``.
-
-    torch's own has the same bits; vmapped, it imports a package for algebra (a second).
-    """
+    """Return the cross-entropy ``[B]`` of logits ``[B, classes]`` at the labels ``[B]``."""
+    # torch's own has the same bits, but under vmap it imports sympy, which takes a second.
     return -at_label(logits.log_softmax(-1), y)
 
 
 def one_hot(y: Tensor, classes: int) -> Tensor:
-    """Return true at the place of every label, bool ``[..., classes]`` from int64 ``[...]``."""
+    """Return the one-hot encoding, bool ``[..., classes]``, of labels, int64 ``[...]``."""
     return y.unsqueeze(-1) == torch.arange(classes, device=y.device)
 
 
 def at_label(logp: Tensor, y: Tensor) -> Tensor:
-    """Return ``logp[..., y]``: log-probabilities ``[B, (K,) classes]`` at the labels ``[B]``."""
+    """Return the entries of ``logp`` ``[B, classes]`` or ``[B, K, classes]`` at labels ``[B]``."""
     place = y.view(-1, *[1] * (logp.ndim - 1)).expand(*logp.shape[:-1], 1)
     return logp.gather(-1, place).squeeze(-1)
 
 
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """Return ``sum_s w_s v_s``, or per row k ``sum_s w_sk v_sk`` for weights ``[clients, K]``."""
+    """Return the weighted sum over clients of values ``[clients, ...]``.
+
+    Args:
+        weights: ``[clients]``, or ``[clients, K]`` for a weight of its own in each expert.
+        values: ``[clients, ...]``, or ``[clients, K, ...]``.
+
+    Returns:
+        ``sum_s w_s v_s``, or ``sum_s w_sk v_sk`` for each k, without the axis of clients.
+    """
     weights = weights.to(values.dtype)
     if weights.ndim == 1:
         return torch.tensordot(weights, values, 1)

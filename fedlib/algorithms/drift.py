@@ -1,4 +1,4 @@
-"""Methods against client drift: a proximal term, control variates, or a contrast."""
+"""Methods against client drift: a proximal term, control variates, or a contrastive loss."""
 
 from functools import reduce
 from typing import ClassVar
@@ -14,23 +14,25 @@ from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, FunctionalModel, Params, add_prefix, is_statistic, select_prefix
 from fedlib.values import NonNegativeFloat, PositiveFloat, value
 
-RECEIVED = "received."  # the global model as it came, among what all clients know
+RECEIVED = "received."  # the downloaded global model, in ``round_constants``
 CONTROL, DRIFT = "control.", "drift."  # the server's control variate c, and a client's c_j
 PREVIOUS = "previous."  # the model that a client had at the end of its last round
-LEAST = 1e-8  # length of features, as in torch's cosine
+LEAST = 1e-8  # least norm of features, as in torch's cosine similarity
 
 
 @value
 class FedProx(FedAvg):
-    """FedAvg whose clients are held near the model that they received.
-
-    ``mu`` is mu of the proximal term; w_g is the received model. ``mu`` 0 is FedAvg.
+    """FedAvg with a proximal term that keeps local models close to the global model w_g.
 
         w_j <- w_j - alpha grad [ CE(w_j) + mu/2 |w_j - w_g|^2 ]
 
+    Args:
+        mu: weight of the proximal term, at least 0. With 0 the method is FedAvg. Default: 0.01.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
+
     Reference: Li et al., Federated optimization in heterogeneous networks, MLSys 2020 (mu from
-    0.001, 0.01, 0.1 and 1). A baseline of 004. Deviation: 004 gives no mu, and PFLlib's default is
-    0 (A30).
+    0.001, 0.01, 0.1 and 1). A baseline of 004. Deviation: 004 does not state mu, and PFLlib's
+    default is 0 (A30).
 
     >>> theirs = {"received.w": torch.tensor([1.0, 0.0])}
     >>> ours = {"w": torch.tensor([3.0, 1.0])}
@@ -41,19 +43,24 @@ class FedProx(FedAvg):
     mu: NonNegativeFloat = 0.01
 
     def round_constants(self, fed: Federation, state: State) -> Params:
-        """Return the received model."""
+        """Return the global model of the round."""
         return add_prefix(state.server_params, RECEIVED)
 
     @uses_precomputed("precompute")
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the cross-entropy and the proximal term of one mini-batch."""
+        """Return the cross-entropy of one mini-batch plus the proximal term."""
         return FedAvg.loss(self, net, params, ctx, batch) + self.mu / 2 * squared_distance(
             params, ctx
         )
 
 
 def squared_distance(params: Params, ctx: Params) -> Tensor:
-    """Return the squared distance of a client's leaves from the received ones."""
+    """Return the squared distance of a client's parameters from those of the global model.
+
+    Args:
+        params: the client's parameters.
+        ctx: its constants, among them ``received.*``. Running statistics do not count.
+    """
     received = select_prefix(ctx, RECEIVED).items()
     squares = [((params[n] - t) ** 2).sum() for n, t in received if not is_statistic(n)]
     return reduce(torch.add, squares)
@@ -61,18 +68,22 @@ def squared_distance(params: Params, ctx: Params) -> Tensor:
 
 @value
 class SCAFFOLD(FedAvg):
-    """FedAvg whose gradients are shifted by c - c_j: all clients' mean direction less the own one.
-
-    ``client``'s rate is eta; K is the number of a client's steps, c (``control.*``) and c_j
-    (``drift.*``) are control variates, S the cohort, N the number of clients.
+    """FedAvg with gradients that control variates c - c_j correct for client drift.
 
         w_j <- w_j - eta (grad CE(w_j) + c - c_j)
         c_j <- c_j - c + (w_g - w_j) / (K eta)                             (option II)
         c   <- c + |S|/N mean_S (change of c_j),    w_g <- mean_S w_j
 
+    K is the number of a client's steps, S the cohort and N the number of clients. The server has c
+    (``control.*``), each client c_j (``drift.*``). A round sends twice the bytes of FedAvg.
+
+    Args:
+        client: optimiser with rate eta. It must be plain SGD, as the update of c_j assumes.
+            Default: SGD with rate 0.05.
+        epochs, batch_size, server, steps: as in ``FedAvg``.
+
     Reference: Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning,
-    ICML 2020. A baseline of 004. Clients take plain SGD steps, as the update of c_j counts on it;
-    twice the traffic of FedAvg.
+    ICML 2020. A baseline of 004.
     """
 
     trained = ("base.", "head.")
@@ -80,7 +91,7 @@ class SCAFFOLD(FedAvg):
     needs_plain_sgd = True
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the model, and control variates that start at zero."""
+        """Return the model's parameters, and control variates of zero."""
         model = FedAvg.init_params(self, fed, seed)
         zeros = {n: torch.zeros_like(t) for n, t in model.items() if not is_statistic(n)}
         return {**model, **add_prefix(zeros, CONTROL), **add_prefix(zeros, DRIFT)}
@@ -94,7 +105,7 @@ class SCAFFOLD(FedAvg):
 
     @uses_precomputed("precompute")
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the cross-entropy, with a linear term whose gradient is c - c_j."""
+        """Return the cross-entropy plus a linear term whose gradient is c - c_j."""
         loss = FedAvg.loss(self, net, params, ctx, batch)
         for name, c in select_prefix(params, CONTROL).items():
             loss = loss + (params[name] * (c - params[DRIFT + name])).sum()
@@ -103,7 +114,7 @@ class SCAFFOLD(FedAvg):
     def client_update(
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
-        """Return the client's new control variate; before - after of the model, and its change."""
+        """Return the new c_j to be kept; before - after of the model and the change of c_j."""
         steps = ctx["steps"]
         scale = 1 / (steps.clamp(min=1) * self.client.lr)
         server = select_prefix(before, CONTROL)
@@ -119,7 +130,7 @@ class SCAFFOLD(FedAvg):
         return torch.ones_like(fed.sizes[clients]) / len(clients)
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """Average the models, and move the control variate by the mean change of all clients."""
+        """Return the averaged model, and c moved by the mean change over all clients."""
         after = FedAvg.aggregate(self, fed, state, clients, drop_prefix(messages, CONTROL))
         for name in add_prefix(select_prefix(state.server_params, CONTROL), CONTROL):
             after.server_params[name] = (
@@ -130,17 +141,22 @@ class SCAFFOLD(FedAvg):
 
 @value
 class MOON(FedAvg):
-    """FedAvg whose features are pulled to the global model's, away from the client's previous ones.
-
-    ``mu`` is mu (0: FedAvg), ``tau`` tau; z, z_g and z_p are the inputs of the output layer in the
-    client's model, in the received one, and in the one that the client had at the end of its last
-    round, at first the initial one.
+    """FedAvg with a contrastive loss between the local, the global and the previous local model.
 
         CE - mu log [ e^(cos(z, z_g)/tau) / (e^(cos(z, z_g)/tau) + e^(cos(z, z_p)/tau)) ]
 
+    z, z_g and z_p are the features below the output layer of the client's model, of the global
+    model, and of the client's model at the end of its last round (before its first, the initial
+    model).
+
+    Args:
+        mu: weight of the contrastive loss, at least 0. With 0 the method is FedAvg. Default: 1.0.
+        tau: temperature, above 0. Default: 0.5.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
+
     Reference: Li et al., Model-contrastive federated learning, CVPR 2021 (tau 0.5, mu from 0.1, 1,
-    5 and 10). A baseline of 004, as in PFLlib, whose default mu is 0 (A30). Deviation: the paper
-    compares the outputs of a projection head; here, as in PFLlib, inputs of the output layer.
+    5 and 10). A baseline of 004, as in PFLlib, whose default mu is 0 (A30). Deviation: features
+    are compared, as in PFLlib, where the paper compares the outputs of a projection head.
     """
 
     trained = ("base.", "head.")
@@ -150,18 +166,18 @@ class MOON(FedAvg):
     tau: PositiveFloat = 0.5
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the model, and itself as the first client's previous one."""
+        """Return the model's parameters, and a copy of its base as the previous model."""
         model = FedAvg.init_params(self, fed, seed)
         return {**model, **add_prefix(select_prefix(model, "base."), f"{PREVIOUS}base.")}
 
     def round_constants(self, fed: Federation, state: State) -> Params:
-        """Return the base of the received model."""
+        """Return the base of the global model."""
         return add_prefix(select_prefix(state.server_params, "base."), f"{RECEIVED}base.")
 
     def precompute(
         self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
     ) -> Precomputed:
-        """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
+        """Return (u_p - u_g) / tau, with the normalised features u of the two frozen models."""
         models = select_prefix(ctx, RECEIVED), select_prefix(frozen, PREVIOUS)
         h = (net.features(params, batch.x) for params in models)
         theirs, mine = (normalize(features, dim=-1, eps=LEAST) for features in h)
@@ -169,7 +185,7 @@ class MOON(FedAvg):
 
     @uses_precomputed("precompute")
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the cross-entropy and the contrastive term of one mini-batch."""
+        """Return the cross-entropy plus the contrastive loss of one mini-batch."""
         weight = batch.weight
         z = self.features(net, params, batch)
         loss = mean_cross_entropy(net.logits(params, z), batch.y, weight)
@@ -181,7 +197,7 @@ class MOON(FedAvg):
     def client_update(
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
-        """Return the client's model as the previous one of its next round, and before - after."""
+        """Return the trained base, kept as the previous model, and before - after."""
         _, message = FedAvg.client_update(self, net, before, after, ctx)
         return {
             n: after[n.removeprefix(PREVIOUS)] for n in before if n.startswith(self.local)

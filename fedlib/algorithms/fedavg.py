@@ -1,4 +1,17 @@
-"""FedAvg, whose methods are every algorithm's default."""
+"""Federated averaging, whose methods are the defaults of every other algorithm."""
+
+# One round, in the order in which ``engine.rounds.play_round`` calls the methods:
+#
+#   state = init(fed, seed, first)                               # once, before round 0
+#   state = choose(fed, state, clients)                          # such as IFCA's choice of clusters
+#   for each client of the cohort:                               # all in one vmapped program
+#       before = client_params(fed, state, clients)              # the download and its local ones
+#       ctx = client_constants(fed, state, clients) | round_constants(fed, state)
+#       for phase in phases():                                   # precompute() before a phase
+#           after = SGD on loss(net, params, ctx, batch)         # phase.loss names the method
+#       kept, message = postprocess(cohort, after, client_update(net, before, after, ctx))
+#   down, up = communication_bytes(state, clients, messages)
+#   state = aggregate(fed, state, clients, messages)             # weights, server_update
 
 from collections.abc import Iterable
 from dataclasses import field, replace
@@ -18,7 +31,8 @@ from fedlib.values import PositiveInt, value
 
 Bytes = tuple[Tensor, Tensor]  # sent to, and by, every client of a cohort, int64 ``[clients]`` each
 
-RENAMED = {  # hooks and facts of 0.2: one that is overridden by its old name would be ignored
+# Hooks and class attributes of 0.2. An override under its old name would be ignored silently.
+RENAMED = {
     "start": "client_params", "client_context": "client_constants",
     "broadcast": "round_constants",
     "payload": "download", "decide": "choose", "before_round": "choose",
@@ -37,15 +51,24 @@ RENAMED = {  # hooks and facts of 0.2: one that is overridden by its old name wo
 class FedAvg(Algorithm):
     """One global model: clients run SGD, the server averages their updates.
 
-    ``epochs`` E, ``batch_size`` B (None: all examples at once), ``client`` the optimiser of w_s
-    (SGD with rate alpha), ``server`` that of w (with rate beta; SGD with rate 1 is plain averaging,
-    Adam generalised FedAvg). With ``steps`` every client takes that many steps in a round, whatever
-    its size, in place of E epochs. p(s) = N_s / N_S' is a client's share of the cohort's examples.
-    FedAdam is ``FedAvg(server=adam(0.01))``, FedAvgM ``FedAvg(server=sgd(1.0, momentum=0.9))``,
-    FedAdagrad ``FedAvg(server=Optimizer("Adagrad", lr=0.01))``, each with torch's optimiser.
-
         w_s <- w_s - alpha grad (1/B) sum_i -log p_w_s(y_i|x_i)     from w_s = w     (000, eq. 1)
         w   <- w - beta sum_s p(s) (w - w_s)                        over the cohort  (000, eq. 7)
+
+    p(s) = N_s / N_S' is the share of client s in the cohort's training examples. With a server
+    optimiser the method is known by other names: ``FedAvg(server=adam(0.01))`` is FedAdam,
+    ``FedAvg(server=sgd(1.0, momentum=0.9))`` is FedAvgM and
+    ``FedAvg(server=Optimizer("Adagrad", lr=0.01))`` is FedAdagrad.
+
+    Args:
+        epochs: local epochs E of each client in a round, at least 1. Default: 1.
+        batch_size: examples per mini-batch, B; None uses all examples of a client at once.
+            Default: 64.
+        client: optimiser of the local models w_s, with learning rate alpha. Default: SGD with
+            rate 0.05.
+        server: optimiser of the global model w, with learning rate beta, which treats the weighted
+            mean of w - w_s as a gradient. Default: SGD with rate 1, which is plain averaging.
+        steps: mini-batch steps of each client in a round, whatever its size, instead of
+            ``epochs``. Default: None.
 
     Reference: McMahan et al., Communication-efficient learning of deep networks from decentralized
     data, AISTATS 2017; with a server optimiser Reddi et al., Adaptive federated optimization,
@@ -57,19 +80,19 @@ class FedAvg(Algorithm):
     """
 
     communicates: ClassVar[bool] = True
-    """Whether clients send anything."""
+    """Whether clients send anything to the server."""
 
     needs_plain_sgd: ClassVar[bool] = False
-    """Whether the method counts on clients that take plain SGD steps of one rate."""
+    """Whether the method is only valid if ``client`` is SGD without momentum, of a single rate."""
 
     trained: ClassVar[tuple[str, ...]] = ("",)
-    """How the names of the leaves begin that clients train; "" is all of them."""
+    """Name prefixes of the parameters that clients train; "" matches all parameters."""
 
     initialised_from: ClassVar[dict[str, str]] = {}
-    """How the names of leaves begin that start as others do, and how the names of those begin."""
+    """Prefixes of parameters that start as copies, mapped to the prefixes of the originals."""
 
     optional: ClassVar[tuple[str, ...]] = ("base.",)
-    """Beginnings of names that phases and rates name even where no leaf has them: a frozen base."""
+    """Prefixes that phases and rates may name although no parameter has them (a frozen base)."""
 
     epochs: int = 1
     batch_size: int | None = 64
@@ -94,31 +117,53 @@ class FedAvg(Algorithm):
 
     @property
     def predicts_from_inputs(self) -> bool:
-        """Whether a client's own network reads the examples that it predicts."""
+        """Whether ``predict`` needs the examples themselves, because each client has a network.
+
+        Default: False; predictions start from what ``shared_forward`` computes for all clients.
+        """
         return False
 
     @property
     def local(self) -> tuple[str, ...]:
-        """How the names of the parameters begin that stay with their client.
+        """Name prefixes of the parameters that stay with their client.
 
-        "*running_mean" stands for every layer that has a parameter of this name. Default: none.
+        "*running_mean" matches every layer that has a parameter of this name. Default: none.
         """
         return ()
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the fresh leaves of one client and the server."""
+        """Return freshly initialised parameters of the server and of one client.
+
+        Called by ``init``.
+
+        Args:
+            fed: the federation, whose ``net`` is the task's model.
+            seed: the experiment's seed; it determines the initial parameters.
+
+        Default: the task's model.
+        """
         return to_device(fed.net.init(torch_seed(seed, "model", 0)), fed)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the state before round 0; every client starts from the same local leaves.
+        """Return the state before round 0. Called once, when a run starts.
 
-        After a ``first`` stage the leaves that it has under the same name start from its values,
-        and copies that it lacks from those of what they are copies of. ValueError if it has none,
-        has one in another shape or of other clients, or if only clients have what all share here.
+        Args:
+            fed: the federation as the server sees it, without clients that opted out.
+            seed: the experiment's seed.
+            first: the final state of an earlier stage, or None.
+
+        Raises:
+            ValueError: if ``first`` has none of the parameters, has one of another shape or for
+                another number of clients, or has only local copies of one that is shared here.
+
+        Default: the parameters of ``init_params``, the local ones equal for all clients. A
+        parameter that ``first`` has under the same name starts from there, and a copy
+        (``initialised_from``) that it lacks starts from the original.
         """
         params = tensors(self, "init_params", self.init_params(fed, seed))
         if first and not params.keys() & (first.server_params.keys() | first.client_params.keys()):
-            raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
+            name = type(self).__name__
+            raise ValueError(f"the first stage has no parameter of {name} to start from")
         first, stays = first or State({}, {}), local_names(self, params)
         of = {n: self._source(n, first) for n in params}
         shared = {n: carry_over(first, of[n], t) for n, t in params.items() if n not in stays}
@@ -128,7 +173,7 @@ class FedAvg(Algorithm):
         return State(shared, {n: t.clone() for n, t in local.items()})
 
     def _source(self, name: str, first: State) -> str:
-        """Return by which name a first stage has what a leaf starts as."""
+        """Return the name in a first stage of the parameter that ``name`` starts from."""
         for prefix, of in self.initialised_from.items():
             if (
                 name.startswith(prefix)
@@ -139,75 +184,124 @@ class FedAvg(Algorithm):
         return name
 
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return the received shared leaves and the client's own, ``[clients, ...]``."""
+        """Return the parameters with which the clients start a round, ``[clients, ...]`` each.
+
+        Default: the server's parameters and the client's local ones.
+        """
         received = {n: t.expand(len(clients), *t.shape) for n, t in state.server_params.items()}
         return {**received, **{n: t[clients] for n, t in state.client_params.items()}}
 
     def phase(self, **more: Any) -> Phase:
-        """Return a stretch of training by ``client``, with other fields of ``Phase`` if given.
+        """Return a phase of local training with the optimiser and schedule of this algorithm.
 
-        A phase with ``epochs`` of its own takes no ``steps`` unless they are given, too.
+        Args:
+            more: fields of ``Phase`` that replace those of this algorithm. With ``epochs`` the
+                phase ignores ``steps`` of the algorithm.
         """
         schedule = ("batch_size",) if "epochs" in more else ("batch_size", "epochs", "steps")
         usual = {n: getattr(self, n) for n in schedule}
         return Phase(**{"optimizer": self.client, "train": self.trained, **usual, **more})
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase over the leaves that clients train."""
+        """Return the phases of local training, in order. Default: one, over ``trained``."""
         return (self.phase(),)
 
     @uses_precomputed("precompute")
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy of one client's mini-batch."""
+        """Return the loss of one client's mini-batch, a scalar.
+
+        Args:
+            net: the task's model, which is applied to ``params``.
+            params: the client's parameters, trained and frozen ones.
+            ctx: ``client_constants`` and ``round_constants`` together, for this client.
+            batch: examples ``x``, labels ``y`` and ``weight``, which is 0 for padding.
+
+        Default: the mean cross-entropy.
+        """
         logits = net.logits(params, self.features(net, params, batch))
         return -mean(at_label(net.log_probs(logits), batch.y), batch.weight)
 
     def precompute(
         self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
     ) -> Precomputed:
-        """Return the features instead of the examples where the base stands still.
+        """Return what a loss can look up instead of computing it in every step.
 
-        Where a model drops units, features differ from step to step.
+        Called before each phase, with the parameters that the phase does not train.
+
+        Default: the features ``h`` in place of the examples, if the base is frozen.
         """
+        # With dropout the features differ from step to step.
         if net.noise or not net.has_base(frozen):
             return NOTHING
         return Precomputed({}, {"h": net.features(frozen, batch.x)})
 
     def features(self, net: FunctionalModel, params: Params, batch: Batch) -> Tensor:
-        """Return the features of a mini-batch, ``[B, D]``: looked up, or computed in training."""
+        """Return the features of a mini-batch, ``[B, D]``, precomputed ones where there are any."""
         known = batch.precomputed
         return known["h"] if "h" in known else net.features(params, batch.x, batch)
 
     def client_update(
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
-        """Return before - after of the shared leaves that some phase trains, to be sent."""
+        """Return the parameters that one client keeps and the message that it sends.
+
+        Args:
+            net: the task's model.
+            before: the client's parameters at the start of the round.
+            after: its parameters after the last phase.
+            ctx: its constants, as in ``loss``.
+
+        Returns:
+            Local parameters that replace the trained ones (all others are kept as they were
+            trained), and the message.
+
+        Default: nothing, and before - after of every shared parameter that some phase trains.
+        """
         local = local_names(self, before)
         moved = {n for phase in self.phases() for n in phase.trained_names(before, local)}
         return {}, {n: before[n] - after[n] for n in before if n in moved - local}
 
     def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
-        """Return p(s) = N_s / N_S' for every shared leaf."""
+        """Return the weights with which messages are averaged, by parameter.
+
+        Each is float64 ``[clients]``, or ``[clients, K]`` for a parameter ``[K, ...]``.
+
+        Default: p(s) = N_s / N_S' for every shared parameter.
+        """
         p = self.share(fed, clients)
         return {n: p for n in state.server_params if n in messages}
 
     def share(self, fed: Federation, clients: Tensor) -> Tensor:
-        """Return p(s) over the cohort, float64 ``[clients]``; 0 where nobody has an example."""
+        """Return p(s) over the cohort, float64 ``[clients]``; 0 if no client has an example."""
         n = fed.sizes[clients]
         return n / n.sum().clamp(min=1)
 
     def client_weight(self, p: Tensor, messages: Params) -> Params:
-        """Return what clients weigh in each leaf that they send, if ``p`` ``[clients]`` by itself.
+        """Return each client's unnormalised weight in every parameter that it sends.
 
-        ``weights`` are these divided by their sums: all that a server needs are two sums.
+        ``weights`` are these divided by their sum over the cohort, so a server that only adds up
+        (``Private``, ``SecureSum``) needs two sums.
+
+        Args:
+            p: a client's weight by itself, ``[clients]``.
+            messages: the messages, ``[clients, ...]`` each.
+
+        Default: ``p`` for every parameter.
         """
         return dict.fromkeys(messages, p)
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """Step the server's optimiser along the weighted mean of the messages.
+        """Return the next state. Called once per round, after all clients.
 
-        A leaf without message stands still; so does an expert (a row k of a leaf with weights
-        ``[clients, K]``) to which no client gives any weight.
+        Args:
+            fed: the federation without clients that opted out.
+            state: the state at the start of the round.
+            clients: indices of the cohort's clients, int64 ``[clients]``.
+            messages: what the clients sent, ``[clients, ...]`` each.
+
+        Default: a step of the server's optimiser along the weighted mean of the messages. A
+        parameter without a message does not change, nor does an expert (an index k of a parameter
+        with weights ``[clients, K]``) to which every client gives weight 0.
         """
         weights = self.weights(fed, state, clients, messages)
         gradients = {n: weighted_sum(w, messages[n]) for n, w in weights.items()}
@@ -217,7 +311,14 @@ class FedAvg(Algorithm):
     def server_update(
         self, fed: Federation, state: State, gradients: Params, frozen_rows: Params | None = None
     ) -> State:
-        """Return the state after a step of the server along averaged differences."""
+        """Return the state after a step of the server's optimiser. Called by ``aggregate``.
+
+        Args:
+            fed: the federation without clients that opted out.
+            state: the state at the start of the round.
+            gradients: the weighted means of w - w_s, by parameter.
+            frozen_rows: bool ``[K]`` by parameter, True for experts that must not change.
+        """
         gradients = self.server_penalty(fed, state, gradients)
         # Running statistics are averaged, whatever the optimiser.
         means = {n: state.server_params[n] - g for n, g in gradients.items() if is_statistic(n)}
@@ -229,38 +330,56 @@ class FedAvg(Algorithm):
         return replace(state, server_params={**shared, **means}, server_optimizer=memory)
 
     def server_penalty(self, fed: Federation, state: State, gradients: Params) -> Params:
-        """Return the pseudo-gradients with what the server itself adds: here nothing."""
+        """Return the pseudo-gradients with the gradient of the server's regulariser added.
+
+        Default: the pseudo-gradients alone.
+        """
         return gradients
 
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
-        """Return the bytes down and up per client, counted from the tensors exchanged."""
+        """Return the bytes of downloads and of uploads, int64 ``[clients]`` each.
+
+        Default: the sizes of the server's parameters and of the messages.
+        """
         return equal_bytes(clients, state.server_params, {n: t[0] for n, t in messages.items()})
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
-        """Return the global model's log-probabilities, or the batch for a client's own model."""
+        """Return what is computed once per example for all clients, ``[B, ...]`` each.
+
+        Default: log-probabilities of the global model, or the examples if ``predicts_from_inputs``.
+        """
         return {"x": x} if self.predicts_from_inputs else {"logp": net.logp(shared, x)}
 
     def predict(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Prediction:
-        """Return the prediction of the global model, or of the client's own."""
+        """Return a client's prediction, given the result ``code`` of ``shared_forward``.
+
+        Default: that of the global model, or of the client's own if ``predicts_from_inputs``.
+        """
         return Prediction.single(code["logp"] if "logp" in code else net.logp(params, code["x"]))
 
     def new_client_output(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Params:
-        """Return a client's prediction p(y|x, s) for a new client's examples."""
+        """Return one client's part in predictions for a new client, which are averaged.
+
+        Default: its prediction p(y|x, s), ``[B, classes]``.
+        """
         return {"p": self.predict(net, params, ctx, code).logp.exp()}
 
     def combine_clients(
         self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
     ) -> Tensor:
-        """Return the logarithm of the mean prediction, or what the mean logits predict."""
+        """Return log p(y|x) ``[B, classes]`` for a new client, from the averages ``outputs``.
+
+        Default: the logarithm of the mean probabilities, or log-softmax of the mean logits.
+        """
         return outputs["logits"].log_softmax(-1) if "logits" in outputs else outputs["p"].log()
 
 
 def local_names(algorithm: FedAvg, names: Iterable[str]) -> set[str]:
-    """Return which parameters stay with their client, by the prefixes of ``FedAvg.local``."""
+    """Return the names of the parameters that stay with their client (``FedAvg.local``)."""
     names, local = [*names], algorithm.local
     ends = [prefix[1:] for prefix in local if prefix.startswith("*")]
     layers = [n.removesuffix(end) for end in ends for n in names if n.endswith(end)]
@@ -268,13 +387,21 @@ def local_names(algorithm: FedAvg, names: Iterable[str]) -> set[str]:
 
 
 def carry_over(first: State, name: str, fresh: Tensor, clients: int | None = None) -> Tensor:
-    """Return a leaf as a first stage left it, or ``fresh``; ``[clients, ...]`` if it is local.
+    """Return a parameter's value at the end of a first stage, or ``fresh`` if it has none.
 
-    ValueError for another shape, and for what only clients have and all are to share.
+    Args:
+        first: the final state of the first stage.
+        name: the parameter's name there.
+        fresh: its initial value, without an axis of clients.
+        clients: number of clients if the parameter is local here; the result is then
+            ``[clients, ...]``. Default: None.
+
+    Raises:
+        ValueError: if the shapes differ, or if the parameter is local there and shared here.
     """
     own = name in first.client_params and (clients is not None or name not in first.server_params)
     if own and clients is None:
-        raise ValueError(f"{name} is each client's own in the first stage, and shared by all here")
+        raise ValueError(f"{name} is local to each client in the first stage, and shared here")
     found = first.client_params[name] if own else first.server_params.get(name, fresh)
     needed = (clients, *fresh.shape) if own else fresh.shape
     if found.shape != needed:
@@ -283,36 +410,41 @@ def carry_over(first: State, name: str, fresh: Tensor, clients: int | None = Non
 
 
 def own_params(first: State, fed: Federation) -> Params:
-    """Return the clients' own leaves after a first stage; ValueError if these are other clients."""
+    """Return the local parameters of a first stage.
+
+    Raises:
+        ValueError: if the first stage had another number of clients.
+    """
     for name, param in first.client_params.items():
         if len(param) != fed.num_clients:
             here = f"{fed.num_clients} clients here"
-            raise ValueError(f"{name} is of {len(param)} clients in the first stage: {here}")
+            there = f"{len(param)} clients in the first stage"
+            raise ValueError(f"{name} has values for {there}, and there are {here}")
     return first.client_params
 
 
 def drop_prefix(params: Params, prefix: str) -> Params:
-    """Return the leaves whose names do not begin with ``prefix``."""
+    """Return the parameters whose names do not begin with ``prefix``."""
     return {n: t for n, t in params.items() if not n.startswith(prefix)}
 
 
 def nbytes(params: Params) -> int:
-    """Return the bytes of some tensors."""
+    """Return the total size of the tensors in bytes."""
     return sum(t.numel() * t.element_size() for t in params.values())
 
 
 def equal_bytes(clients: Tensor, down: Params, up: Params) -> Bytes:
-    """Return the bytes of what every client of ``clients`` is sent and sends."""
+    """Return the bytes of every client if all download ``down`` and upload ``up``."""
     return torch.full((len(clients),), nbytes(down)), torch.full((len(clients),), nbytes(up))
 
 
 def to_device(params: Params, fed: Federation) -> Params:
-    """Return the same leaves on the device of a federation."""
+    """Return the parameters on the federation's device."""
     return {n: t.to(fed.device) for n, t in params.items()}
 
 
 def broadcast_to_clients(params: Params, fed: Federation) -> Params:
-    """Return the same leaves for every client, ``[clients, ...]``, each to be trained."""
+    """Return a copy of the parameters for every client, ``[clients, ...]`` each."""
     return {
         n: t.expand(fed.num_clients, *t.shape).clone() for n, t in to_device(params, fed).items()
     }

@@ -1,7 +1,27 @@
 """FedMix: a federated mixture of experts, with its pruned and its clustered variant (000).
 
-Not the mixup method of the same name.
+It is not the mixup method of the same name.
 """
+
+# Algorithm 1 of the paper, with its function for clients inlined. The methods of ``FedMix`` have
+# this order and name these lines; lines 2 to 4 are the engine's, and FedAvg's ``aggregate`` takes
+# the sums of lines 12 and 13 and the step of line 15.
+#
+#    1  initialise phi and W = [w_1, ..., w_K]
+#    2  for t in 1, ..., T:
+#    3      S' <- random subset of the clients
+#    4      for s in S':
+#    5          get local parameters theta_s
+#    6          for e in 1, ..., E, for batch b in D_s:
+#    7              L_s <- E_q(z|y_b)[ log p_w_z(y_b|x_b, z) p_theta_s(z|x_b, s) ]
+#    8              phi_s, W_s, theta_s += alpha grad L_s
+#    9          q(z|s) <- E_y~D_s[ q(z|y) ]
+#   10          send W_s, phi_s, q(z|s)
+#   11      p(s|z) <- q(z|s) p(s) / sum_s' q(z|s') p(s')
+#   12      Delta_w_k <- sum_s p(s|z=k) (w_k - w_s,k) for all k
+#   13      Delta_phi <- sum_s N_s / N_S' (phi - phi_s)
+#   14      Delta_phi -= grad_phi H( sum_c q(z|y=c) p(y=c) )
+#   15      W, phi <- Adam(Delta, beta)
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +49,7 @@ MEMORY = "clients/p_z"  # in the server's memory: every client's p(z|s), [popula
 
 @value
 class FedMix(FedAvg):
-    """K global experts w_z, a gate theta_s per client, and a global q(z|y) that tells them apart.
+    """K global experts w_z, a local gate theta_s per client and a global posterior q(z|y).
 
         p(y|x, s)     = sum_z p_theta_s(z|x, s) p_w_z(y|x)
         L_s           = mean_i E_q(z|y_i)[ log p_w_z(y_i|x_i) + log p_theta_s(z|x_i, s) ]   (eq. 6)
@@ -41,28 +61,31 @@ class FedMix(FedAvg):
         Delta phi     = sum_s p(s) (phi - phi_s) - lambda_H grad H(sum_y q(z|y) p(y))
         w_z, phi     <- a step of ``server`` along Delta               at the server (algorithm 1)
 
-    ========================= ======================================================================
-    argument                  symbol or choice (A06 ...: see docs/READINGS.md)
-    ========================= ======================================================================
-    ``experts``               K
-    ``condition``             what q conditions on: "label" is q(z|y), else a named side information
-    ``objective``             "map" (eq. 6 without H(q), the paper's default), "entropy" (eq. 6 with
-                              H(q(z|y)), Fig. 3) or "likelihood" (eq. 3, the original mixture of
-                              experts: no q at all)
-    ``gates``                 "local" (theta_s never leaves its client) or "averaged" (FEMNIST)
-    ``marginal_entropy``      lambda_H, weight of the server's grad H(E_p(y)[q(z|y)]) (A06)
-    ``phi_scale``             phi starts at N(0, phi_scale^2); 0 is the uniform q (A14)
-    ``personal_bias``         one output bias per client, shared by all experts, instead of theirs
-    ``server``                the server's optimiser; per-leaf rates: ``rates=(("phi", 0.03),)``
-    ========================= ======================================================================
+    The parameters are ``experts.*`` ``[K, ...]``, ``phi`` ``[values, K]``, ``gate.A`` ``[D, K]``,
+    ``gate.b`` ``[K]`` and, with ``personal_bias``, ``bias`` ``[classes]``. A client computes q(z|s)
+    from its label counts, which it does not send; it sends the K numbers q(z|s) after training, as
+    ``q_s`` (A08; A06 and others are explained in docs/READINGS.md).
 
-    Leaves: ``experts.*`` ``[K, ...]``, ``phi`` ``[values, K]``, ``gate.A`` ``[D, K]``, ``gate.b``
-    ``[K]``, ``bias`` ``[classes]`` if personal. q(z|s) = sum_y p(y|s) q(z|y) needs the client's
-    label counts, which stay at the client; what is sent is ``q_s``, the K numbers q(z|s) after
-    training (A08).
+    Args:
+        experts: number of experts K. Default: 4.
+        condition: what q conditions on: "label" for q(z|y), or the name of side information.
+            Default: "label".
+        objective: "map" (eq. 6 without H(q), as in the paper), "entropy" (eq. 6 with H(q(z|y)),
+            Fig. 3) or "likelihood" (eq. 3, the original mixture of experts without q).
+            Default: "map".
+        gates: "local" gates never leave their client; "averaged" gates are aggregated as phi is
+            (FEMNIST). Default: "local".
+        marginal_entropy: weight lambda_H of the server's grad H(E_p(y)[q(z|y)]), at least 0 (A06).
+            Default: 1.0.
+        phi_scale: phi is initialised from N(0, phi_scale^2); 0 is the uniform q (A14). Default: 0.
+        personal_bias: whether each client has one output bias for all experts, in place of the
+            experts' own. Default: False.
+        server: the server's optimiser; a rate of its own for phi is ``rates=(("phi", 0.03),)``.
+            Default: Adam with rate 0.001.
+        epochs, batch_size, client, steps: as in ``FedAvg``.
 
     Reference: Reisser, Louizos, Gavves and Welling, Federated mixture of experts, 2021 (000).
-    Deviation: none that is known; what the paper leaves open is read as in A05 to A09, A14, A15.
+    Deviation: none is known; what the paper leaves open is read as in A05 to A09, A14 and A15.
 
     >>> q = torch.tensor([[0.8, 0.2], [0.4, 0.6]])  # q(z|s), of 2 and 6 examples
     >>> client_given_expert(q, torch.tensor([0.25, 0.75]))
@@ -71,7 +94,7 @@ class FedMix(FedAvg):
     """
 
     optional = (*FedAvg.optional, "bias", "phi")  # without a personal bias; ClusteredFedMix
-    server: Optimizer = adam(1e-3)
+    server: Optimizer = adam(1e-3)  # line 15
     experts: Annotated[int, "[1, 1024]"] = 4
     condition: str = "label"
     objective: Annotated[str, ("map", "entropy", "likelihood")] = "map"
@@ -82,6 +105,7 @@ class FedMix(FedAvg):
 
     def init_params(self, fed: Federation, seed: int) -> Params:
         """Return K differently initialised experts, phi, and a gate that starts uniform (A14)."""
+        # line 1
         k, values = self.experts, fed.values(self.condition)
         experts = stack([fed.net.init(torch_seed(seed, "model", i)) for i in range(k)])
         personal = {"bias": 0 * experts.pop(BIAS)[0]} if self.personal_bias else {}
@@ -92,22 +116,24 @@ class FedMix(FedAvg):
 
     @property
     def local(self) -> tuple[str, ...]:
-        """The personal bias and, unless averaged, the gate theta_s."""
+        """The personal bias and, unless gates are averaged, the gate theta_s."""
+        # line 5
         return ("bias", "gate.") if self.gates == "local" else ("bias",)
 
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return p(y|s), ``[clients, values]``, which each client knows of itself."""
+        """Return each client's label distribution p(y|s), ``[clients, values]``."""
         return {"p_y": fed.shares(self.condition)[clients]}
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase; the original mixture has no q and leaves phi alone."""
+        """Return one phase over all parameters, but without phi for the original mixture."""
+        # lines 6 and 8
         moving = (EXPERTS, "gate.", "bias") if self.objective == "likelihood" else ("",)
         return (self.phase(train=moving, random_inputs=dropping(self.experts)),)
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Return every expert's h_k(x) ``[B, K, D]`` and log p_{w_k}(y|x) ``[B, K, classes]``.
 
-        A personal bias is not in there yet: ``log_probs`` adds it.
+        A personal bias is added later, by ``log_probs``.
         """
         return map_experts(partial(self._expert_output, net), select_prefix(shared, EXPERTS), x)
 
@@ -120,7 +146,7 @@ class FedMix(FedAvg):
         return {"h": h, "logp": net.logits({**w, **none}, h).log_softmax(-1)}
 
     def log_probs(self, params: Params, logp: Tensor) -> Tensor:
-        """Return the experts' log-probabilities with the client's bias, if that is personal."""
+        """Return the experts' log-probabilities, with the client's bias if it is personal."""
         return (logp + params["bias"]).log_softmax(-1) if self.personal_bias else logp
 
     def label_marginal(self, params: Params, ctx: Params) -> Tensor:
@@ -134,7 +160,7 @@ class FedMix(FedAvg):
     def gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
         """Return log p_theta_s(z|x, s) ``[B, K]`` from the experts' features (eq. 9).
 
-        The loss trains experts through h_k(x), but not phi through q(z|s) (A08).
+        The gradient reaches the experts through h_k(x), but not phi through q(z|s) (A08).
         """
         pooled = torch.einsum("k,bkd->bd", self.pool_weights(params, ctx).detach(), h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
@@ -142,7 +168,7 @@ class FedMix(FedAvg):
     def precompute(
         self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
     ) -> Precomputed:
-        """Return what experts predict instead of the examples, where these stand still."""
+        """Return the experts' outputs in place of the examples, if the experts are frozen."""
         if not any(name.startswith(EXPERTS) for name in frozen):
             return NOTHING
         return Precomputed({}, self.shared_forward(net, frozen, batch.x))
@@ -153,6 +179,7 @@ class FedMix(FedAvg):
         code = batch.precomputed
         if "logp" not in code:
             code = in_training(partial(self._expert_output, net), net, params, batch)
+        # line 7
         log_p = at_label(self.log_probs(params, code["logp"]), batch.y)  # log p(y|x, z)
         gate = self.gate(params, ctx, code["h"])
         if self.objective == "likelihood":
@@ -160,13 +187,14 @@ class FedMix(FedAvg):
         return -mean(self.elbo(params, ctx, batch, log_p, gate), batch.weight)
 
     def logits(self, params: Params, batch: Batch) -> Tensor:
-        """Return the logits of q(z|y), or of q given other side information, ``[B, K]``."""
+        """Return the logits of q(z|y), or of q given side information, ``[B, K]``."""
         return params["phi"][batch.y if self.condition == "label" else batch.side[self.condition]]
 
     def elbo(
         self, params: Params, ctx: Params, batch: Batch, log_p: Tensor, gate: Tensor
     ) -> Tensor:
-        """Return E_q(z|y)[log p(y|x, z) p(z|x, s)] ``[B]``, with H(q) if that is the objective."""
+        """Return E_q(z|y)[log p(y|x, z) p(z|x, s)] ``[B]``, plus H(q) for "entropy"."""
+        # line 7
         q = self.logits(params, batch).softmax(-1)
         bound = (q * (log_p + gate)).sum(-1)
         return bound + entropy(q) if self.objective == "entropy" else bound
@@ -174,13 +202,15 @@ class FedMix(FedAvg):
     def client_update(
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
-        """Return before - after of what is shared, and q(z|s) with the client's phi (A08)."""
+        """Return before - after of shared parameters, and q(z|s) under the client's phi (A08)."""
+        # lines 9 and 10
         own, deltas = FedAvg.client_update(self, net, before, after, ctx)
         q = {} if self.objective == "likelihood" else {"q_s": self.label_marginal(after, ctx)}
         return own, {**deltas, **q}
 
     def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
         """Return p(s|z) ``[clients, K]`` for the experts (eq. 8) and p(s) for phi and gates."""
+        # line 11, and the weights of lines 12 and 13
         p = self.share(fed, clients)
         q = (
             messages["q_s"].double()
@@ -195,14 +225,18 @@ class FedMix(FedAvg):
     def client_weight(self, p: Tensor, messages: Params) -> Params:
         """Return p q(z|s) ``[clients, K]`` for the experts, p for phi and gates.
 
-        Where nobody tells q(z|s) it is 1 / K.
+        Where clients do not send q(z|s), it is taken to be 1 / K.
         """
         uniform = p.new_full((len(p), self.experts), 1 / self.experts)
         mine = p.unsqueeze(1) * messages.get("q_s", uniform).to(p)
         return {n: mine if n.startswith(EXPERTS) else p for n in messages if n != "q_s"}
 
     def server_penalty(self, fed: Federation, state: State, gradients: Params) -> Params:
-        """Subtract lambda_H grad_phi H(sum_c q(z|c) p(c)): keeps experts from dying early."""
+        """Return the pseudo-gradients less lambda_H grad_phi H(sum_c q(z|c) p(c)).
+
+        This regulariser prevents experts from being pruned early in training.
+        """
+        # line 14
         if "phi" not in gradients or self.marginal_entropy == 0:
             return gradients
         pull = marginal_entropy_gradient(state.server_params["phi"], self._prior(fed))
@@ -210,11 +244,11 @@ class FedMix(FedAvg):
 
     @property
     def shares_asked(self) -> tuple[str, ...]:
-        """Of the condition, which the marginal entropy is of."""
+        """The condition, whose distribution p(y) the marginal entropy needs."""
         return (self.condition,) if self.marginal_entropy else ()
 
     def _prior(self, fed: Federation) -> Tensor:
-        """Return p(y) over the examples of all clients that take part, ``[values]`` (A06)."""
+        """Return p(y) over the examples of all participating clients, ``[values]`` (A06)."""
         clients = fed.member_rows
         p = weighted_sum(fed.sizes[clients], fed.shares(self.condition)[clients])
         return p / p.sum().clamp(min=1)
@@ -222,13 +256,13 @@ class FedMix(FedAvg):
     def predict(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Prediction:
-        """Return log sum_z p(y|x, z) p(z|x, s) (algorithm 1, first way to test) and the gate."""
+        """Return log sum_z p(y|x, z) p(z|x, s), the paper's first case of testing, and the gate."""
         gate = self.predict_gate(params, ctx, code["h"])
         logp = self.log_probs(params, code["logp"])
         return Prediction((logp + gate.unsqueeze(-1)).logsumexp(-2), gate.exp())
 
     def predict_gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
-        """Return the gate of predictions, log p(z|x, s) over the experts that features are of."""
+        """Return the gate of predictions, log p(z|x, s) over the experts that ``h`` belongs to."""
         return self.gate(params, ctx, h)
 
     def new_client_output(
@@ -256,9 +290,9 @@ class FedMix(FedAvg):
 
 
 def dropping(experts: int) -> tuple[tuple[str, str], ...]:
-    """Return the noise of a phase in which some experts, each by itself, may drop units.
+    """Return a phase's random inputs, with which each expert draws a dropout mask of its own.
 
-    Those of the last are a phase's own.
+    The last expert uses the noise that every phase has for the model.
     """
     return tuple((f"expert:{k}", DROPOUT) for k in range(1, experts))
 
@@ -266,9 +300,9 @@ def dropping(experts: int) -> tuple[tuple[str, str], ...]:
 def in_training(
     output: Callable[..., Params], net: FunctionalModel, params: Params, batch: Batch
 ) -> Params:
-    """Return what ``output(w, x, batch)`` makes of every expert, ``[B, K, ...]``, as in training.
+    """Return ``output(w, x, batch)`` of every expert w in training mode, ``[B, K, ...]``.
 
-    Each has noise of its own, and running statistics that move as a plain model's do.
+    Each expert has its own dropout noise and updates its own running statistics.
     """
     experts = select_prefix(params, EXPERTS)
     if not (net.noise or net.remembers):
@@ -293,9 +327,9 @@ def in_training(
 def q_of_client(phi: Tensor, p_y: Tensor) -> Tensor:
     """Return q(z|s) = sum_y p(y|s) q_phi(z|y), ``[K]``, from phi ``[values, K]`` and p(y|s).
 
-    Divided by its sum, which rounding would leave off 1: with K = 1 it is 1 to the last bit.
-    Uniform for a client without examples, whose p(y|s) is 0.
+    It is uniform for a client without examples, whose p(y|s) is 0.
     """
+    # line 9. Rounding leaves the sum slightly off 1, so divide by it: with K = 1, q is exactly 1.
     q = p_y @ phi.softmax(-1)
     total = q.sum(-1, keepdim=True)
     some = total > 0
@@ -305,8 +339,9 @@ def q_of_client(phi: Tensor, p_y: Tensor) -> Tensor:
 def client_given_expert(q: Tensor, p: Tensor) -> Tensor:
     """Return p(s|z) = q(z|s) p(s) / sum_s' q(z|s') p(s') over the cohort, ``[clients, K]`` (eq. 8).
 
-    An expert that no client of the cohort uses gets weight 0 from all (A07).
+    An expert that no client of the cohort uses gets weight 0 from every client (A07).
     """
+    # line 11
     joint = q * p.unsqueeze(1)
     total = joint.sum(0)
     return torch.where(total > 0, joint / total.clamp(min=torch.finfo(total.dtype).tiny), 0)
@@ -324,22 +359,26 @@ def marginal_entropy_gradient(phi: Tensor, p: Tensor) -> Tensor:
 
 @value
 class PrunedFedMix(FedMix):
-    """FedMix in which a client neither gets nor trains the experts that it does not use.
-
-    ``eta`` is eta; 0 is algorithm 1. The other arguments are FedMix's.
+    """FedMix in which a client neither downloads nor trains the experts that it does not use.
 
         q'(z|.) = q(z|.) where q(z|s) >= eta / K, else 0, divided by its sum      batch by batch
         L_s     = sum_i E_q'(z|y_i)[log p_w_z(y_i|x_i)] + E_q(z|y_i)[log p_theta_s(z|x_i, s)]
-        sent to s:    the experts with p(z|s) >= 0.9 eta / K, p(z|s) being what the server remembers
-        sent by s:    the experts with q'(z|s) > 0, whose p(s|z) is of q'(z|s)    (000, algorithm 2)
+        downloaded by s:  experts with p(z|s) >= 0.9 eta / K, p(z|s) as remembered by the server
+        uploaded by s:    experts with q'(z|s) > 0, weighted by p(s|z) from q'(z|s)
+                                                                          (000, algorithm 2)
 
-    Predictions use the experts that the server would send, with the gate restricted to them.
-    Leaves ``experts.*`` of a client are ``[m, ...]`` for the m <= K experts that it was sent, and
-    clients that are sent equally many share a program: a pruned expert costs no time.
+    Predictions use the experts that the client would download, and the gate restricted to them.
+    The parameters ``experts.*`` of a client are ``[m, ...]`` for the m <= K experts that it
+    downloads. Clients with the same m share a program, so pruned experts take no time.
+
+    Args:
+        objective: "map", the only choice.
+        eta: pruning threshold eta, a number from 0 to 1; 0 is FedMix. Default: 0.5.
+        other arguments: as in ``FedMix``.
 
     Reference: Reisser et al., Federated mixture of experts, App. I (000). Deviation: the server
-    remembers q(z|s) as it was, and not as listed q'(z|s), which is never between the thresholds, so
-    that pruning would be for ever (A10).
+    remembers q(z|s), and not q'(z|s) as in the listing: q'(z|s) never lies between the two
+    thresholds, so an expert could never return (A10).
 
     >>> q = torch.tensor([0.5, 0.3, 0.2])
     >>> renormalised(q, q >= 0.75 / 3)  # eta = 0.75, K = 3
@@ -350,25 +389,25 @@ class PrunedFedMix(FedMix):
     eta: Share = 0.5
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the state before round 0, in which the server takes p(z|s) to be 1 / K."""
+        """Return the state before round 0, in which the server's p(z|s) is 1 / K."""
         uniform = torch.full((fed.num_clients, self.experts), 1 / self.experts, device=fed.device)
         return replace(FedMix.init(self, fed, seed, first), server_memory={MEMORY: uniform})
 
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return p(y|s), which experts are sent (1 or 0), and all experts with those first."""
+        """Return p(y|s), which experts are downloaded (1 or 0), and an order with those first."""
         sent = self._sent(state, clients).to(torch.int64)
         order = torch.argsort(sent, dim=1, descending=True, stable=True)
         known = FedMix.client_constants(self, fed, state, clients)
         return {**known, "sent": sent, "order": order, SHAPES: sent.sum(1)}
 
     def download(self, state: State, row: int) -> State:
-        """Return the shared leaves, and the client's own p(z|s) as the server remembers it."""
+        """Return the shared parameters and the server's p(z|s) of this client."""
         return State(
             state.server_params, {}, server_memory={MEMORY: state.server_memory[MEMORY][[row]]}
         )
 
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return the experts that the clients are sent, and all other leaves."""
+        """Return the experts that the clients download, and all other parameters."""
         ctx = self.client_constants(fed, state, clients)
         mine = ctx["order"][:, : int(ctx[SHAPES][0])]
         experts = {n: t[mine] for n, t in state.server_params.items() if n.startswith(EXPERTS)}
@@ -379,21 +418,22 @@ class PrunedFedMix(FedMix):
         }
 
     def kept(self, q: Tensor, ctx: Params) -> Tensor:
-        """Return which experts are not pruned by a client with q(z|s), bool ``[K]``.
+        """Return which experts a client with q(z|s) does not prune, bool ``[K]``.
 
-        Some of those sent; all of these if q(z|s) has left every one since they were chosen.
+        They are a subset of the downloaded ones: all of these if q(z|s) is below the threshold
+        for every one of them.
         """
         sent = ctx["sent"] > 0
         keep = sent & (q >= self.eta / self.experts)
         return torch.where(keep.any(), keep, sent)
 
     def pool_weights(self, params: Params, ctx: Params) -> Tensor:
-        """Return q'(z|s): only kept experts have features, ``[K]``."""
+        """Return q'(z|s) ``[K]``, as only experts that are not pruned have features."""
         q = self.label_marginal(params, ctx)
         return renormalised(q, self.kept(q, ctx))
 
     def gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
-        """Return log p_theta_s(z|x, s) over all experts, ``[B, K]``, from the features of some."""
+        """Return log p_theta_s(z|x, s) over all K experts from the features of the downloaded."""
         if h.shape[-2] < self.experts:
             every = h.new_zeros(h.shape[0], self.experts, h.shape[-1])
             h = every.index_add(1, ctx["order"][: h.shape[-2]], h)
@@ -405,20 +445,20 @@ class PrunedFedMix(FedMix):
         """Return E_q'(z|y)[log p(y|x, z)] + E_q(z|y)[log p(z|x, s)] ``[B]`` (algorithm 2)."""
         keep = self.kept(self.label_marginal(params, ctx).detach(), ctx)
         logits = self.logits(params, batch)
-        # The softmax over kept experts is q(z|y) zeroed and renormalised; it never divides by 0.
+        # A softmax over the kept experts is q(z|y) zeroed and renormalised, without a 0 / 0.
         mine = logits.masked_fill(~keep, -torch.inf).softmax(-1)
-        listed = (logits.softmax(-1) * gate).sum(-1)  # the gate's term keeps all of q (A11)
+        listed = (logits.softmax(-1) * gate).sum(-1)  # the gate's term has the unpruned q (A11)
         return (self._held(mine, ctx, log_p) * log_p).sum(-1) + listed
 
     def predict_gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
-        """Return the gate of predictions, restricted to the experts that a client has."""
+        """Return the gate of predictions, restricted to the experts that the client downloads."""
         gate = self.gate(params, ctx, h).masked_fill(ctx["sent"] == 0, -torch.inf).log_softmax(-1)
         return self._held(gate, ctx, h[..., 0])
 
     def client_update(
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
-        """Return before - after, zero for experts that are not sent back, q'(z|s) and q(z|s)."""
+        """Return before - after, which is zero for experts not uploaded, q'(z|s) and q(z|s)."""
         own, deltas = FedAvg.client_update(self, net, before, after, ctx)
         q = self.label_marginal(after, ctx)
         keep = self.kept(q, ctx)
@@ -431,9 +471,9 @@ class PrunedFedMix(FedMix):
         return own, {**deltas, "q_s": renormalised(q, keep), "q_raw": q}
 
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
-        """Return the bytes down and up per client: only experts that are sent count.
+        """Return the bytes of downloads and uploads, in which pruned experts do not count.
 
-        Of the two forms of q(z|s) one goes up, K numbers: the other follows from it.
+        Of the two forms of q(z|s) one counts as uploaded, K numbers, as the other follows from it.
         """
         expert = nbytes(select_prefix(state.server_params, EXPERTS)) // self.experts
         rest, back = nbytes(drop_prefix(state.server_params, EXPERTS)), messages["q_s"]
@@ -441,52 +481,56 @@ class PrunedFedMix(FedMix):
         return self._sent(state, clients).sum(1) * expert + rest, up
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """Take FedMix's step, with p(s|z) from q'(z|s), and remember the cohort's q(z|s)."""
+        """Return the state after FedMix's step, which also remembers q(z|s) of the cohort."""
         after = FedMix.aggregate(self, fed, state, clients, messages)
         p = state.server_memory[MEMORY].index_copy(0, clients, messages["q_raw"])
         return replace(after, server_memory={**after.server_memory, MEMORY: p})
 
     def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return what FedMix does, and how many experts are sent on average, to who takes part."""
+        """Return FedMix's metrics, and how many experts a participating client downloads."""
         mean = self._sent(state, fed.member_rows).sum(1).to(torch.float64).mean()
         return {**FedMix.log_metrics(self, fed, state), "experts_sent": mean}
 
     def _sent(self, state: State, clients: Tensor) -> Tensor:
-        """Return which experts some clients are sent, bool ``[clients, K]``.
+        """Return which experts the clients download, bool ``[clients, K]``.
 
-        The server takes p(z|s) to be 1 / K where it remembers nobody: in a second stage.
+        Where the server's memory has no p(z|s), as in a second stage, it is taken to be 1 / K.
         """
         uniform = torch.full((len(clients), self.experts), 1 / self.experts, device=clients.device)
         p = state.server_memory[MEMORY][clients] if MEMORY in state.server_memory else uniform
         return p >= 0.9 * self.eta / self.experts
 
     def _held(self, values: Tensor, ctx: Params, like: Tensor) -> Tensor:
-        """Return the columns ``[B, m]`` of values ``[B, K]`` that belong to the experts held."""
+        """Return the columns ``[B, m]`` of values ``[B, K]`` for the m downloaded experts."""
         held = like.shape[-1]
         return values if held == self.experts else values[:, ctx["order"][:held]]
 
 
 def renormalised(q: Tensor, keep: Tensor) -> Tensor:
-    """Return q ``[K]`` with what is not kept set to zero, divided by its sum."""
+    """Return q ``[K]`` with zeros where ``keep`` is False, divided by its sum."""
     q = torch.where(keep, q, 0)
     return q / q.sum(-1, keepdim=True)
 
 
 @value
 class ClusteredFedMix(FedMix):
-    """FedMix whose q is q_pi(z|s), a point pi_s of the simplex per client, found in closed form.
-
-    ``entropy_weight`` is beta; the others are FedMix's. There is no phi.
+    """FedMix with q(z|s) = pi_s, a distribution per client that is found in closed form.
 
         L_s  = mean_i E_pi_s[ log p(y_i, z|x_i, s) ] + beta H(pi_s)                     (eq. 10)
         pi*  = softmax_k( mean_i log p(y_i, z=k|x_i, s) / beta )        of a mini-batch (eq. 13)
         pi_s <- d pi_s + (1 - d) pi*                                      d = ``damping``
 
-    The last line is a step of plain SGD at rate 1 - d on the squared distance between the two,
-    halved; so pi_s is a leaf like others, ``pi`` ``[K]``, which stays with its client.
+    The last line is a plain SGD step at rate 1 - d on half the squared distance between the two.
+    So pi_s is a parameter like others, ``pi`` ``[K]``, which is local. There is no phi.
 
-    Reference: Reisser et al., Federated mixture of experts, App. B (000). Deviation: eq. 12 with
-    the batch's mean in both terms; the damped pi is the one that the batch's loss uses (A12).
+    Args:
+        objective: "map", the only choice.
+        damping: damping d of pi_s, at least 0 and below 1. Default: 0.75.
+        entropy_weight: weight beta of the entropy H(pi_s), above 0. Default: 1.0.
+        other arguments: as in ``FedMix``; ``client`` must be plain SGD.
+
+    Reference: Reisser et al., Federated mixture of experts, App. B (000). Deviation: eq. 12 has the
+    batch's mean in both terms, and a batch's loss uses the damped pi (A12).
 
     >>> posterior(torch.tensor([-1.0, -2.0]), 1.0)  # mean log p(y, z|x) of two experts
     tensor([0.7311, 0.2689])
@@ -498,47 +542,49 @@ class ClusteredFedMix(FedMix):
     entropy_weight: PositiveFloat = 1.0
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return FedMix's leaves with a uniform pi in place of phi."""
+        """Return FedMix's parameters with a uniform pi in place of phi."""
         params = FedMix.init_params(self, fed, seed)
         del params["phi"]
         return {**params, "pi": torch.full((self.experts,), 1 / self.experts, device=fed.device)}
 
     @property
     def local(self) -> tuple[str, ...]:
-        """What FedMix keeps local, and pi_s."""
+        """The local parameters of FedMix, and pi_s."""
         return ("pi", *super().local)
 
-    client_constants = FedAvg.client_constants  # nothing: no label counts are needed
+    client_constants = FedAvg.client_constants  # none, as no label counts are needed
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase in which pi moves at the rate 1 - damping."""
+        """Return one phase, in which the learning rate of pi is 1 - damping."""
         rates = (("pi", 1 - self.damping),)
         noise = dropping(self.experts)
         return (self.phase(optimizer=replace(self.client, rates=rates), random_inputs=noise),)
 
     def label_marginal(self, params: Params, ctx: Params) -> Tensor:
-        """Return pi = q(z|s), ``[K]``, a probability to the last bit."""
+        """Return pi = q(z|s), ``[K]``, divided by its sum, which rounding leaves slightly off 1."""
         return params["pi"] / params["pi"].sum()
 
     def elbo(
         self, params: Params, ctx: Params, batch: Batch, log_p: Tensor, gate: Tensor
     ) -> Tensor:
-        """Return E_pi[log p(y, z|x, s)] ``[B]`` with the pi that this batch leads to (eq. 10)."""
+        """Return E_pi[log p(y, z|x, s)] ``[B]`` with the pi updated on this batch (eq. 10)."""
         joint = log_p + gate
         best = posterior(mean_of(joint, batch.weight).detach(), self.entropy_weight)
         pi = self.damping * params["pi"].detach() + (1 - self.damping) * best
         off = 0.5 * (params["pi"] - best).square().sum()
-        # Zero in value: the loss that is reported stays the bound.
+        # This term has a gradient but the value 0, so that the reported loss is the bound.
         return (joint * pi).sum(-1) - (off - off.detach())
 
     def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return every client's q(z|s), ``[clients, K]``, rows in the order of their ids."""
+        """Return q(z|s) of every client, ``[clients, K]``, in the order of client ids."""
         return {"clusters": state.client_params["pi"][fed.by_id]}
 
 
 def posterior(average: Tensor, entropy_weight: float = 1.0) -> Tensor:
     """Return the pi that maximises sum_k pi_k average_k + entropy_weight H(pi) (eq. 11), ``[K]``.
 
-    ``average`` is the mean of log p(y_i, z=k|x_i) over a client's examples.
+    Args:
+        average: the mean of log p(y_i, z=k|x_i) over a client's examples, ``[K]``.
+        entropy_weight: weight of the entropy, above 0. Default: 1.0.
     """
     return (average / entropy_weight).softmax(-1)

@@ -1,4 +1,4 @@
-"""Clusters of clients, each with a model: IFCA, and its epsilon-greedy exploration (003)."""
+"""IFCA: clustered federated learning, with the epsilon-greedy exploration of 003."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -17,20 +17,22 @@ from fedlib.randomness import generator, torch_seed
 from fedlib.values import NonNegativeFloat, PositiveInt, Share, value
 
 CLUSTERS = "clusters."
-FIT = "settled/fit"  # every client's loss under every model; forgotten when a round ends
+FIT = "settled/fit"  # losses of clients under every cluster; dropped when a round is played
 OPEN = "clusters/open"
 BEST, STALE, KEPT = "clusters/best", "clusters/stale", "clusters/kept:"
 CHOICE = "clients/choice"
-DRAWS = 100  # initialisations that are tried
+DRAWS = 100  # most initialisations that are tried
 
 
 @value(kind="Explore")
 class EpsilonGreedy:
-    """How often a client trains a cluster drawn at random: eps (t + 1)^-decay in round t.
+    """The probability that a client trains a random cluster: eps (t + 1)^-decay in round t.
 
-    ``decay`` 0 is a constant rate, 1 is eps / (t + 1), anything between a slower power law.
+    Args:
+        eps: probability in round 0, from 0 to 1. Default: 0.33.
+        decay: exponent of the power law, at least 0; 0 keeps the probability constant. Default: 0.
 
-    Reference: Isaksson et al. (003), whose rate is constant.
+    Reference: Isaksson et al. (003), with a constant probability.
 
     >>> EpsilonGreedy(0.5, decay=1.0).at(4)
     0.1
@@ -40,16 +42,19 @@ class EpsilonGreedy:
     decay: NonNegativeFloat = 0.0
 
     def at(self, round: int) -> float:
-        """Return the probability of exploring in a round, counted from 0."""
+        """Return the probability of exploration in a round; the first round is 0."""
         return float(self.eps * (round + 1) ** -self.decay)
 
 
 @value
 class ClusterStop:
-    """When a cluster has converged: its choosers' validation loss no longer improves.
+    """Early stopping of clusters, on the validation loss of the clients that chose them.
 
-    Checked in every ``every``-th round, before training; after ``patience`` checks without an
-    improvement the cluster gets its best weights back and leaves what is sent and chosen.
+    A cluster that stops gets its best weights back; it is no longer downloaded, chosen or trained.
+
+    Args:
+        every: rounds between two checks, which precede the training of a round. Default: 10.
+        patience: checks without an improvement after which a cluster stops. Default: 10.
 
     Reference: Isaksson et al. (003), an option of algorithm 1.
     """
@@ -58,17 +63,25 @@ class ClusterStop:
     patience: PositiveInt = 10
 
     def initial_state(self, shared: Params, is_open: Tensor) -> Params:
-        """Return what the server remembers of clusters that have not been checked yet."""
+        """Return the server's memory of clusters before the first check.
+
+        Args:
+            shared: the server's parameters.
+            is_open: which clusters have not stopped, bool ``[J]``.
+        """
         kept = {n: t.clone() for n, t in add_prefix(select_prefix(shared, CLUSTERS), KEPT).items()}
-        # Worse than any loss, yet finite, as all that a server remembers has to be.
+        # It exceeds any loss but is finite, as everything in a server's memory must be.
         best = torch.full(is_open.shape, torch.finfo(torch.float32).max, device=is_open.device)
         return {BEST: best, STALE: torch.zeros_like(best), **kept}
 
     def closed(self, state: State, fit: Tensor, choice: Tensor) -> State:
-        """Return the state after a check of which clusters still improve.
+        """Return the state after a check, in which converged clusters have stopped.
 
-        ``fit`` ``[clients, J]`` are losses under every cluster, NaN for a client without examples;
-        ``choice`` ``[clients]`` is each one's cluster.
+        Args:
+            state: the state before the check.
+            fit: validation losses of the cohort under every cluster, ``[clients, J]``, NaN for a
+                client without examples.
+            choice: the cluster of each client, int64 ``[clients]``.
         """
         mine = fit.gather(1, choice.unsqueeze(1)).squeeze(1)
         share = one_hot(choice, fit.shape[1])[~mine.isnan()]
@@ -95,21 +108,28 @@ class ClusterStop:
 class IFCA(FedAvg):
     """J cluster models: a client trains the one that fits its data best, or one at random.
 
-    ``clusters`` J, ``explore`` eps. A client k of the cohort receives all models, chooses j, and
-    trains it; one that nobody chose stands still. One cluster is FedAvg.
-
         j_k <- argmin_j sum_i CE(w_j; x_i, y_i)    with probability 1 - eps, else uniform over J
         w_j <- sum_k (n_k / n_j) w_k               over the k with j_k = j        (003, alg. 1)
 
-    Predictions are those of the client's best cluster on its validation examples, or on its
-    training examples (``inference`` "train", as released). ``clustered`` is the prefix of the
-    leaves that each cluster has for itself, "" all of them; the others are shared by all clusters
-    and averaged over all clients ("head.": only the output layer, IFCA's weight sharing).
-    ``least_share``: initial models are drawn again until each is the best of that share of the
-    clients (IFCA's released code). ``stop`` takes out clusters that converged.
+    Each client k of the cohort downloads all models, chooses one, trains it and uploads it. A
+    model that no client chose does not change. With one cluster the method is FedAvg.
+
+    Args:
+        clusters: number of clusters J. Default: 2.
+        explore: probability eps of a random choice, by round. Default: 0, the original IFCA.
+        inference: examples on which a client's best cluster is found for predictions,
+            "validation" or "train" (as in the released code of 003). Default: "validation".
+        clustered: name prefix of the parameters that each cluster has for itself. All others are
+            shared by the clusters and averaged over the cohort; "head." is the weight sharing of
+            IFCA. Default: "", all parameters.
+        least_share: initial models are drawn again until each is the best for this share of the
+            clients, from 0 to 1, as in the released code of IFCA. Default: 0.
+        stop: early stopping of clusters, or None. Default: None.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Isaksson et al., Adaptive expert models for federated learning (003); without
-    exploring Ghosh et al., An efficient framework for clustered federated learning, NeurIPS 2020.
+    exploration Ghosh et al., An efficient framework for clustered federated learning, NeurIPS
+    2020.
     """
 
     clusters: PositiveInt = 2
@@ -120,17 +140,22 @@ class IFCA(FedAvg):
     stop: ClusterStop | None = None
 
     def init_params(self, fed: Federation, seed: int, draw: int = 0) -> Params:
-        """Return J differently initialised models, what is not ``clustered`` once."""
+        """Return J differently initialised models, and once the parameters not ``clustered``."""
         at = range(draw * self.clusters, (draw + 1) * self.clusters)
         models = [fed.net.init(torch_seed(seed, "model", i)) for i in at]
         mine = [{n: t for n, t in m.items() if n.startswith(self.clustered)} for m in models]
         if not mine[0]:
-            raise ValueError(f"no leaf begins with IFCA.clustered = {self.clustered!r}")
+            have = f"; there are {', '.join(models[0])}"
+            raise ValueError(f"no parameter begins with IFCA.clustered = {self.clustered!r}{have}")
         rest = drop_prefix(models[0], self.clustered)
         return to_device({**add_prefix(stack(mine), CLUSTERS), **rest}, fed)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the initial clusters; RuntimeError if no draw gives each its ``least_share``."""
+        """Return the state before round 0.
+
+        Raises:
+            RuntimeError: if no initialisation that was tried satisfies ``least_share``.
+        """
         initial = FedAvg.init(self, fed, seed, first)
         shared = (
             self._fair(fed, initial.server_params, seed)
@@ -144,7 +169,7 @@ class IFCA(FedAvg):
         return State(shared, initial.client_params, server_memory=memory)
 
     def _fair(self, fed: Federation, shared: Params, seed: int) -> Params:
-        """Return the first drawn models of which each is the best of its ``least_share``."""
+        """Return the first initial models of which each is best for ``least_share`` of clients."""
         everyone = torch.arange(fed.num_clients, device=fed.device)
         for draw in range(DRAWS):
             fresh = self.init_params(fed, seed, draw)
@@ -154,12 +179,20 @@ class IFCA(FedAvg):
             if best.bincount(minlength=self.clusters).min() >= self.least_share * len(best):
                 return drawn
         least = f"least_share = {self.least_share} of the clients"
-        raise RuntimeError(f"in {DRAWS} draws no initial models were each the best of {least}")
+        found = f"in {DRAWS} draws no initial models were each the best of {least}"
+        raise RuntimeError(f"{found}; reduce least_share or clusters")
 
     def fits(self, fed: Federation, shared: Params, table: ClientData, clients: Tensor) -> Tensor:
-        """Return every cluster's mean loss on some clients' examples, ``[clients, J]``.
+        """Return the mean loss of every cluster's model on each client's examples.
 
-        NaN for a client without examples. Every example is looked at once.
+        Args:
+            fed: the federation.
+            shared: the server's parameters.
+            table: the training, validation or test examples.
+            clients: indices of the clients.
+
+        Returns:
+            Losses ``[clients, J]``, NaN for a client without examples.
         """
         some = table.subset(clients.cpu().numpy())
         total = torch.zeros(len(clients), self.clusters, device=fed.device)
@@ -171,7 +204,7 @@ class IFCA(FedAvg):
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
     def _choices(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return the cluster that every client of the cohort chooses, ``[clients]``."""
+        """Return the cluster that each client of the cohort chooses, ``[clients]``."""
         available = state.server_memory[OPEN].nonzero()[:, 0]
         if not len(available):
             return {}
@@ -184,8 +217,8 @@ class IFCA(FedAvg):
         return {CHOICE: choice}
 
     def choose(self, fed: Federation, state: State, clients: Tensor) -> State:
-        """Return the state in which clients have chosen, and what converged is taken out."""
-        # What clients settled for was about the models before.
+        """Return the state with the cohort's choices, in which converged clusters have stopped."""
+        # The losses found for predictions belong to the models of an earlier round.
         state = replace(
             state, server_memory={n: t for n, t in state.server_memory.items() if n != FIT}
         )
@@ -200,26 +233,30 @@ class IFCA(FedAvg):
         return self.stop.closed(state, held, state.server_memory[CHOICE][clients])
 
     def download(self, state: State, row: int) -> State:
-        """Return all models; ValueError with ``stop``, which clients' validation losses decide."""
+        """Return all models.
+
+        Raises:
+            ValueError: with ``stop``, because clients do not send their validation losses.
+        """
         if self.stop is not None:
-            raise ValueError("clients are not asked for the losses that would stop a cluster")
+            raise ValueError("on a wire clients do not send the losses that IFCA.stop needs")
         return FedAvg.download(self, state, row)
 
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return the cluster model that each client has chosen, with what all clusters share."""
+        """Return the model of each client's cluster, with the parameters that clusters share."""
         return pick(state.server_params, state.server_memory[CHOICE][clients])
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """Average every cluster over its choosers, and the rest over the whole cohort."""
+        """Return the next state: a cluster is averaged over its clients, the rest over all."""
         own = {n: messages[n].unsqueeze(1) for n in select_prefix(state.server_params, CLUSTERS)}
         updates = {n: t.expand(-1, self.clusters, *t.shape[2:]) for n, t in own.items()}
         messages = {**messages, **add_prefix(updates, CLUSTERS)}
         return FedAvg.aggregate(self, fed, state, clients, messages)
 
     def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
-        """Return n_k / n_j of every client k and its cluster j ``[clients, J]``, else p(s).
+        """Return n_k / n_j of client k in its cluster j ``[clients, J]``, else p(s).
 
-        Who has chosen a cluster that closed sends nothing, and so has no part in the rest either.
+        A client whose cluster has stopped sends nothing, so its weight is 0 everywhere.
         """
         every = FedAvg.weights(self, fed, state, clients, messages)
         picked = one_hot(state.server_memory[CHOICE][clients], self.clusters).double()
@@ -232,7 +269,7 @@ class IFCA(FedAvg):
         return {n: mine if n.startswith(CLUSTERS) else p for n, p in every.items()}
 
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
-        """Return the bytes: open clusters go down; one model, and which it is, goes up."""
+        """Return the bytes of all open clusters down, and of one model and its index up."""
         one = nbytes(select_prefix(state.server_params, CLUSTERS)) // self.clusters
         rest = nbytes(drop_prefix(state.server_params, CLUSTERS))
         choice, is_open = state.server_memory[CHOICE][clients], state.server_memory[OPEN]
@@ -245,7 +282,10 @@ class IFCA(FedAvg):
     def assign_clusters(
         self, fed: Federation, state: State, *, for_selection: bool = False
     ) -> State:
-        """Return the state with every client's loss under every cluster, from which it chooses."""
+        """Return the state with every client's loss under every cluster, for predictions.
+
+        Clients without validation examples use their training examples.
+        """
         if FIT in state.server_memory:
             return state
         everyone = torch.arange(fed.num_clients, device=fed.device)
@@ -258,11 +298,11 @@ class IFCA(FedAvg):
         return replace(state, server_memory={**state.server_memory, FIT: fit})
 
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return every client's cluster for predictions, once that is settled."""
+        """Return every client's cluster for predictions, after ``assign_clusters``."""
         return {"cluster": best_fit(state)[clients]} if FIT in state.server_memory else {}
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
-        """Return what every cluster says, log p ``[B, J, classes]``; a model in training is one."""
+        """Return log p under every cluster, ``[B, J, classes]``; J = 1 for a model in training."""
         return {"logp": log_probs(net, shared, x)}
 
     def predict(
@@ -277,11 +317,12 @@ class IFCA(FedAvg):
         return Prediction(logp, mine.to(log_p.dtype).expand(log_p.shape[:-1]))
 
     def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return how many clusters are open, which fits whom, and whether they are the true ones.
+        """Return the number of open clusters, and after ``assign_clusters`` how clients use them.
 
-        "recovery:" and the name of side information that tells groups of clients apart, an angle
-        for one, is the adjusted Rand index of the clusters that clients settle for: 1 for the same
-        groups under any names, about 0 for random ones (Hubert and Arabie, 1985).
+        "clusters" is one-hot ``[clients, J]``, "cluster_share" its mean over the clients and
+        "cluster_nll" their losses under each cluster. "recovery:NAME", for side information that
+        defines groups of clients, such as an angle, is the adjusted Rand index of the clients'
+        clusters: 1 for the true groups, about 0 for random ones (Hubert and Arabie, 1985).
         """
         seen = {"open_clusters": state.server_memory[OPEN].sum().double()}
         if FIT not in state.server_memory:
@@ -301,7 +342,7 @@ class IFCA(FedAvg):
 
 
 def log_probs(net: FunctionalModel, params: Params, x: Tensor) -> Tensor:
-    """Return every cluster's prediction, log p ``[B, J, classes]``; a plain model is J = 1."""
+    """Return log p under every cluster, ``[B, J, classes]``; J = 1 for a plain model."""
     own, rest = select_prefix(params, CLUSTERS), drop_prefix(params, CLUSTERS)
     if not own:
         return net.logp(params, x).unsqueeze(-2)
@@ -309,25 +350,25 @@ def log_probs(net: FunctionalModel, params: Params, x: Tensor) -> Tensor:
 
 
 def count(params: Params) -> int:
-    """Return J, the number of clusters whose models some shared leaves are; 1 for a plain model."""
+    """Return the number J of clusters in shared parameters; 1 for a plain model."""
     return next((len(t) for n, t in params.items() if n.startswith(CLUSTERS)), 1)
 
 
 def pick(shared: Params, choice: Tensor) -> Params:
-    """Return the model of each client's cluster, as plain leaves ``[clients, ...]``."""
+    """Return the model of each client's cluster, as parameters ``[clients, ...]``."""
     own = {n: t[choice] for n, t in select_prefix(shared, CLUSTERS).items()}
     rest = drop_prefix(shared, CLUSTERS)
     return {**own, **{n: t.expand(len(choice), *t.shape) for n, t in rest.items()}}
 
 
 def used(first: State) -> Params:
-    """Return the shared leaves with those clusters only that are some client's best."""
+    """Return the shared parameters without clusters that are no client's best."""
     best = best_fit(first).unique()
     return {n: t[best] if n.startswith(CLUSTERS) else t for n, t in first.server_params.items()}
 
 
 def best_fit(state: State) -> Tensor:
-    """Return the cluster that fits each client best, ``[clients]``, of a settled state."""
+    """Return the cluster with each client's least loss, ``[clients]``, after assign_clusters."""
     return state.server_memory[FIT].nan_to_num(torch.inf).argmin(1)
 
 

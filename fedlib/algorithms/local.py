@@ -1,4 +1,4 @@
-"""What clients train by themselves: from scratch or after a federation; the majority class."""
+"""Training without a server, from scratch or after a federation, and the majority class."""
 
 import math
 from dataclasses import dataclass, replace
@@ -27,32 +27,35 @@ from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import PositiveInt, value, wrapped
 
-COUNTS, TOGETHER = "counts", "counts_together"  # of labels: a client's, the federation's
+COUNTS, TOGETHER = "counts", "counts_together"  # label counts of a client, of the federation
 VAE, LATENT = "vae.", "latent"
 
 
 @dataclass(frozen=True)
 class NoServer(FedAvg):
-    """What clients train by themselves: nothing is sent, and what opted out is no secret."""
+    """A base class of methods without communication, which use opted-out examples as well."""
 
     communicates = False
 
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
-        """Return no bytes: what a first stage shared was there when this one began."""
+        """Return no bytes, as the model of a first stage has been downloaded before."""
         return equal_bytes(clients, {}, {})
 
 
 @value
 class Local(NoServer):
-    """Every leaf stays with its client: no federation at all, or a personal copy of its model.
+    """Local training of a model per client, from scratch or from a federation's model.
 
-        w_s <- w_s - eta grad CE(w_s)     from fresh weights, or from w_s = w, the federation's
+        w_s <- w_s - eta grad CE(w_s)     from fresh weights, or from w_s = w, the global model
 
-    From fresh weights this is the baseline "local"; after a first stage
-    (``Experiment.first_stage``) every client starts from that stage's global model, which is
-    "fine-tuned", or after ``IFCA`` from the model of its cluster. ``stop`` ends a client's training
-    on its own validation loss and keeps its best weights. ``model`` is the network, the task's
-    where None.
+    From fresh weights this is the baseline "local". After a first stage
+    (``Experiment.first_stage``) every client starts from that stage's global model, or after
+    ``IFCA`` from its cluster's: this is the baseline "fine-tuned".
+
+    Args:
+        stop: early stopping of each client on its own validation loss, or None. Default: None.
+        model: the network, None for the task's model. Default: None.
+        epochs, batch_size, client, steps: as in ``FedAvg``; ``server`` is not used.
 
     Reference: a baseline of all papers; Step 2 of Listo Zec et al. (001), fine-tuning of FedBABU.
     """
@@ -63,11 +66,11 @@ class Local(NoServer):
     model: Architecture | None = None
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the fresh leaves of one client."""
+        """Return freshly initialised parameters of one client."""
         return to_device(fed.net.like(self.model).init(torch_seed(seed, "model", 0)), fed)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return every client's leaves, in addition to what a ``first`` stage shared."""
+        """Return the clients' parameters, and the shared ones of a ``first`` stage."""
         if first is None:
             return FedAvg.init(self, fed, seed)
         if FIT in first.server_memory:
@@ -76,7 +79,7 @@ class Local(NoServer):
         return State(first.server_params, FedAvg.init(self, fed, seed, first).client_params)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase over all leaves, with early stopping if asked for."""
+        """Return one phase over all parameters, with early stopping unless ``stop`` is None."""
         noise = (("dropout", self.model),) if self.model else ()
         return (self.phase(stop=self.stop, random_inputs=noise),)
 
@@ -94,21 +97,25 @@ class Local(NoServer):
     def predict(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Prediction:
-        """Return the client's own model's prediction."""
+        """Return the prediction of the client's model."""
         return Prediction.single(net.like(self.model).logp(params, code["x"]))
 
 
 @dataclass(frozen=True)
 class Finetuning(NoServer):
-    """A stage over ``of``, whose experiment is ``Experiment.first_stage``: predicts as it does.
+    """A base class of later stages, whose model predicts as that of an algorithm ``of`` does.
 
-    The federation stays as it is. A stage of its own overrides ``init`` and ``phases``.
+    Subclasses override ``init`` and ``phases``. The shared parameters of the first stage do not
+    change.
+
+    Args:
+        of: the algorithm of the first stage (``Experiment.first_stage``). Default: ``FedAvg()``.
     """
 
     of: FedAvg = FedAvg()  # noqa: RUF009, a value
 
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return what ``of`` sends, with all that the clients have kept."""
+        """Return the parameters that ``of`` gives its clients, and all local parameters."""
         own = {n: t[clients] for n, t in state.client_params.items()}
         return {**self.of.client_params(fed, state, clients), **own}
 
@@ -122,17 +129,23 @@ for hook in (
 
 @value(kind="Newcomers")
 class NewClients(Finetuning):
-    """Clients that join when ``of`` has been trained: they fit only what is personal.
+    """New clients that join after the training of ``of`` and fit its local parameters.
 
-    They receive what is shared and send nothing. Each trains the leaves that ``of`` keeps local,
-    on its own labelled data with the objective of ``of``, from fresh ones; for FedMix
+    A new client downloads the shared parameters and sends nothing. It trains the local parameters
+    of ``of`` from fresh values, on its own labelled examples, with the objective of ``of``. For
+    FedMix
 
         theta_s <- theta_s + alpha grad mean_i E_q(z|y_i)[ log p(y_i, z|x_i, s) ]    (000, sec. 2)
 
-    FedAvg has none, and new clients use the global model as it is. ``stop`` watches their
-    validation examples. A second stage: ``Experiment.first_stage`` is the federation that trained.
-    ValueError for an ``of`` that does more at its clients than to minimise one loss over what it
-    keeps local: FedEM's E-step, IFCA's choice, Ditto's two models.
+    FedAvg has no local parameters, so new clients use its global model. This is a second stage:
+    ``Experiment.first_stage`` is the experiment that trained ``of``.
+
+    Args:
+        of: the algorithm of the first stage. Its clients must train local parameters by minimising
+            one loss, without FedEM's E-step, IFCA's choice or Ditto's second model.
+            Default: ``FedAvg()``.
+        stop: early stopping on a new client's validation examples, or None. Default: None.
+        epochs, batch_size, client, steps: as in ``FedAvg``; ``server`` is not used.
 
     Reference: Reisser et al., Federated mixture of experts (000).
     """
@@ -145,7 +158,7 @@ class NewClients(Finetuning):
         FedAvg.check(self)
         of = self.of
         while isinstance(inner := getattr(of, "of", None), FedAvg) and of.communicates:
-            of = inner  # behind noise or masks
+            of = inner  # Private and SecureSum wrap the algorithm
         kind, phases = type(of), of.phases()
         one = of.client, "loss", 1, ""
         usual = all((p.optimizer, p.loss, p.steps_per_batch, p.project) == one for p in phases)
@@ -156,99 +169,117 @@ class NewClients(Finetuning):
         )
         if not (of.communicates and usual and trained and kind.choose is Algorithm.choose):
             what = "by minimising one loss over it"
-            raise ValueError(f"Newcomers fit what is personal {what}: {kind.__name__} needs more")
+            raise ValueError(f"NewClients fit what is personal {what}: {kind.__name__} needs more")
         if of.needs_plain_sgd and self.client != of.client:
-            raise ValueError(f"{kind.__name__} counts on its clients' rate: client={of.client}")
+            rate = f"give client={of.client} to NewClients, too"
+            raise ValueError(f"{kind.__name__} depends on its clients' learning rate: {rate}")
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the shared leaves of the first stage, and local ones for each new client."""
+        """Return the shared parameters of the first stage, and fresh local ones for each client.
+
+        Raises:
+            ValueError: without a first stage that has shared parameters.
+        """
         if first is None or not first.server_params:
             what = "a federation that shares a model"
-            raise ValueError(f"Newcomers join {what}: give its experiment as `after`")
+            raise ValueError(f"NewClients join {what}: give its experiment as `first_stage`")
         return State(first.server_params, self.of.init(fed, seed).client_params)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase over the leaves that are local, with the noise that ``of`` asks for."""
+        """Return one phase over the local parameters, with the random inputs of ``of``."""
         noise = {name: count for phase in self.of.phases() for name, count in phase.random_inputs}
         return (self.phase(stop=self.stop, random_inputs=tuple(noise.items()), scope="local"),)
 
     def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
-        """Return what a client of ``of`` keeps; what it would send stays with it."""
+        """Return what a client of ``of`` keeps, without the message that it would send."""
         return self.of.postprocess(cohort, after, update)[0], update[1]
 
 
 @value(kind="CommonestLabel")
 class MajorityClass(NoServer):
-    """The most frequent label of a client's own training examples; nothing is trained or sent.
+    """The majority-class baseline: each client predicts its most frequent training label.
 
         p(y|x, s) = (n_sy + 1) / (N_s + C)     n_sy examples of label y, C labels
 
-    So accuracy is the majority floor (ties go to the smallest label) and nll that of the smoothed
-    marginal, finite also for a label that the client does not hold. A new client gets the most
-    frequent label of all examples that take part: what opted out counts for its client only. Play
-    one round.
+    The accuracy is the share of the majority class, with ties decided for the smallest label, and
+    nll is that of the smoothed label distribution, which is finite for every label. A new client
+    gets the majority class of all participating examples; opted-out examples count for their own
+    client only. Nothing is trained or sent: play one round.
 
-    Reference: none; the majority-class baseline. A trained model may lie below it.
+    Args:
+        other arguments: as in ``FedAvg``; none has an effect.
+
+    Reference: none. The accuracy of a trained model can be below this baseline.
 
     >>> log_shares(torch.tensor([1, 0, 3]), 1).exp()  # 2/7, 1/7, 4/7
     tensor([[0.2857, 0.1429, 0.5714]])
     """
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the counts of labels: the federation's, and locally every client's own."""
+        """Return the label counts: the federation's, and as local parameters each client's."""
         together = fed.participating_view().train.counts(fed.classes).sum(0)
         return State({TOGETHER: together}, {COUNTS: fed.train.counts(fed.classes)})
 
     local = (COUNTS,)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return none: there is nothing to train."""
+        """Return no phases, as nothing is trained."""
         return ()
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
-        """Return one number per example: nothing is looked at."""
+        """Return one zero per example, as predictions do not depend on the inputs."""
         return {"none": x.new_zeros(x.shape[0], 1)}
 
     def predict(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Prediction:
-        """Return the logarithms of the client's smoothed label shares."""
+        """Return the logarithms of the client's smoothed label distribution."""
         return Prediction.single(log_shares(params[COUNTS], code["none"].shape[0]))
 
     def combine_clients(
         self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
     ) -> Tensor:
-        """Return those of the federation: by examples, where a mean would be by clients."""
+        """Return those of the federation, in which each example counts the same."""
         return log_shares(shared[TOGETHER], code["none"].shape[0])
 
 
 def log_shares(counts: Tensor, examples: int) -> Tensor:
-    """Return log (n_y + 1) / (n + classes) of counts ``[classes]`` for each of some examples."""
+    """Return log (n_y + 1) / (n + classes), ``[examples, classes]``, from counts ``[classes]``."""
     shares = (counts + 1) / (counts.sum() + len(counts))
     return shares.log().expand(examples, -1)
 
 
 @value(kind="Densities")
 class VAEDensity(Finetuning):
-    """Every client of a trained federation fits a variational auto-encoder to its own examples.
+    """A variational auto-encoder per client, whose density weights clients for new clients.
 
-    A new client's example x is then voted on by clients s with p(s|x) in place of p(s).
+    Predictions for a new client's example x weight the clients s by p(s|x) in place of p(s).
 
         p(z|x) = sum_s p_theta_s(z|x, s) p(s|x),     p(s|x) prop. to p(x|s) p(s)       (eq. 18)
         log p(x|s) = log mean_l p(x|u_l) p(u_l) / r(u_l|x)       over L = ``samples`` draws u_l
 
-    Examples are images in bytes. ``hidden`` and ``latent`` are the widths of the auto-encoders (r
-    encodes, p decodes), ``of`` the federation's algorithm. A second stage
-    (``Experiment.first_stage`` is the federation that trained), in which only the auto-encoders
-    move: all in one program, each until its bound on the client's validation examples has not
-    improved for ``stop.patience`` epochs. Participating clients predict as with ``of``. Play one
-    round with every client (cohort 1.0).
+    This is a second stage: ``Experiment.first_stage`` is the experiment that trained ``of``. Only
+    the auto-encoders are trained (r encodes, p decodes); participating clients predict as with
+    ``of``. The examples must be images in bytes. Play one round with all clients (cohort 1.0).
 
-    Reference: Reisser et al., Federated mixture of experts, App. F (000). Deviation: the estimate
-    has noise that all clients and examples share; the default of new clients is p(s) (A17).
+    Args:
+        of: the algorithm of the first stage. Default: ``FedAvg()``.
+        epochs: most epochs of an auto-encoder. Default: 100.
+        batch_size: examples per mini-batch. Default: 10.
+        client: optimiser of the auto-encoders. Default: Adam with rate 0.001.
+        hidden: widths of the encoder's hidden layers; the decoder reverses them.
+            Default: ``(512, 256)``.
+        latent: number of latent variables u. Default: 32.
+        samples: number L of draws in an estimate of log p(x|s). Default: 1.
+        stop: early stopping on the bound of a client's validation examples. Default: every epoch,
+            patience 3.
+        steps: as in ``FedAvg``; ``server`` is not used.
+
+    Reference: Reisser et al., Federated mixture of experts, App. F (000). Deviation: all clients
+    and examples share the noise of the estimates. Without this stage new clients use p(s) (A17).
     """
 
-    communicates = True  # they send their auto-encoders
+    communicates = True  # the auto-encoders are sent
     trained = (VAE,)
     epochs: int = 100
     batch_size: int | None = 10
@@ -260,15 +291,21 @@ class VAEDensity(Finetuning):
 
     @property
     def local(self) -> tuple[str, ...]:
-        """The auto-encoders, and what ``of`` keeps local."""
+        """The auto-encoders, and the local parameters of ``of``."""
         return (VAE, *self.of.local)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the first stage's leaves and one fresh auto-encoder for every client."""
+        """Return the first stage's parameters and a fresh auto-encoder for every client.
+
+        Raises:
+            ValueError: without a first stage, or if the examples are not images in bytes.
+        """
         if first is None:
-            raise ValueError("VAEDensity follow a federation: give its experiment as `first_stage`")
+            raise ValueError(
+                "VAEDensity follows a federation: give its experiment as `first_stage`"
+            )
         if fed.train.x.dtype != torch.uint8:
-            raise ValueError(f"Densities are of images in bytes, got {fed.train.x.dtype}")
+            raise ValueError(f"VAEDensity needs images in bytes, got {fed.train.x.dtype}")
         inputs, draw = math.prod(fed.net.shape), torch_seed(seed, "model", 0)
         fresh = add_prefix(auto_encoder(inputs, self.hidden, self.latent, draw), VAE)
         return replace(
@@ -276,18 +313,21 @@ class VAEDensity(Finetuning):
         )
 
     def round_constants(self, fed: Federation, state: State) -> Params:
-        """Return what ``of`` tells all clients, how to undo the normalisation, and fixed noise."""
+        """Return the constants of ``of``, those that undo the normalisation, and fixed noise."""
         draw = torch.Generator().manual_seed(0)
         noise = torch.randn(self.samples, self.latent, generator=draw).to(fed.device)
         look = {"vae:scale": fed.train.scale, "vae:shift": fed.train.shift}
         return {**self.of.round_constants(fed, state), **look, "vae:noise": noise}
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase over the auto-encoders, stopped by their own bound."""
+        """Return one phase over the auto-encoders, with early stopping on their own loss."""
         return (self.phase(stop=self.stop, random_inputs=((LATENT, self.latent),), monitor="loss"),)
 
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""
+        """Return the negative lower bound of log p(x|s) in nats.
+
+        Validation has no random inputs, and evaluates the bound at the posterior mean.
+        """
         pixels = _pixels(batch.x, ctx)
         if LATENT in batch.random:
             normal = torch.special.ndtri(batch.random[LATENT].clamp(1e-7, 1 - 1e-7))
@@ -302,19 +342,19 @@ class VAEDensity(Finetuning):
         )
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
-        """Return what the shared leaves of ``of`` say, and the examples themselves."""
+        """Return the result of ``of``, and the examples themselves."""
         return {**self.of.shared_forward(net, shared, x), "vae:x": x}
 
     def new_client_output(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Params:
-        """Return what a client of ``of`` says, and the estimate of log p(x|s), ``[B]``."""
+        """Return the output of ``of``, and the estimate of log p(x|s), ``[B]``."""
         pixels = _pixels(code["vae:x"], ctx)
         log_p = evidence(select_prefix(params, VAE), pixels, ctx["vae:noise"])
         return {**self.of.new_client_output(net, params, ctx, code), LOG_DENSITY: log_p}
 
 
 def _pixels(x: Tensor, ctx: Params) -> Tensor:
-    """Return normalised images as rows of values in [0, 1], in the order of their memory."""
+    """Return normalised images as flat pixels in [0, 1], ``[B, pixels]``, channels last."""
     clients = x.movedim(-3, -1).flatten(1)
     return ((clients - ctx["vae:shift"]) / (255 * ctx["vae:scale"])).clamp(0, 1)

@@ -1,4 +1,4 @@
-"""A gate per client over a federation's experts and the client's own (001, 003)."""
+"""A gate per client over the global experts and a local one (001, 002, 003)."""
 
 import math
 from collections.abc import Callable
@@ -24,9 +24,13 @@ GLOBAL, COPY, OWN, GATE = "global.", "copy.", "own.", "gate."
 
 
 def pooled(log_p: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
-    """Return log p of experts that give log p ``[..., K]`` under a log gate ``[..., K]``.
+    """Return the mixture's log p ``[...]``.
 
-    "probabilities" is log (sum h p); "log" is sum (h log p), which is not normalised (A19).
+    Args:
+        log_p: log-probabilities of the experts, ``[..., K]``.
+        gate: logarithms of the gate's probabilities, ``[..., K]``.
+        pool: "probabilities" for log (sum h p), or "log" for sum (h log p), which is not
+            normalised (A19). Default: "probabilities".
 
     >>> log_p, gate = torch.tensor([0.1, 0.9]).log(), torch.tensor([0.25, 0.75]).log()
     >>> pooled(log_p, gate).exp()
@@ -37,35 +41,43 @@ def pooled(log_p: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
 
 @value
 class Mixture(NoServer):
-    """A gate h_k of each client k mixes its own specialist f_s with the federation's generalists.
+    """A gate h_k of each client k mixes its local specialist f_s with global generalists.
 
         p(y|x) = h_k(x) f_s^k(x) + (1 - h_k(x)) f_g(x)                       (001, eq. 3 and 6)
         p(y|x) = g_s^k(x) f_s^k(x) + sum_j g_j^k(x) f_j(x)                   (003, J clusters)
-        loss   = -log p(y|x)     over specialist and gate; f_g, f_j stand still
+        loss   = -log p(y|x)     over specialist and gate; f_g, f_j are frozen
 
-    A last stage. ``Experiment.first_stage`` is the federation, whose model is the one generalist
-    f_g, or ``IFCA``, whose J clusters' models are f_j; or ``Local`` after FedAvg, whose models are
-    where the specialists start, fine-tuned (001). Where a ``Local`` stage stands in
-    ``local_stage``, they start from its models, trained from scratch (002, 003) or fine-tuned from
-    clusters. Two experts have a sigmoid gate, more a softmax. Play one round with every client
-    (cohort 1.0).
+    This is the last stage of an experiment. Its ``first_stage`` is FedAvg, whose model is the one
+    generalist f_g; or ``IFCA``, whose J cluster models are the f_j; or ``Local`` after FedAvg,
+    whose fine-tuned models are the initial specialists (001). With a ``Local`` stage as
+    ``local_stage``, the specialists start from its models, trained from scratch (002, 003) or
+    fine-tuned from clusters. Without either they start from the first stage's model if ``expert``
+    has its architecture, and else from fresh weights. The gate is a sigmoid for two experts and a
+    softmax for more. Play one round with all clients (cohort 1.0).
 
-    ``pool`` "probabilities" is the above; "log" mixes log-probabilities, as released for 001, whose
-    loss is h CE_s + (1 - h) CE_g, an upper bound (A19). "mean" needs no gate and trains nothing:
-    the ensemble of all experts, whose probabilities count the same.
-
-    What experts that do not move say of training examples is computed once: the generalists, or
-    with ``frozen`` all of them, where only the gate is trained (A28).
-    ``train_global`` also trains a copy of the generalists for each client, on the examples that
-    have not opted out (002, eq. 7), without dropout and with the statistics of BatchNorm as they
-    are; otherwise they stay as they are. ``expert`` and ``gate`` are the networks of f_s and h, the
-    task's model where None; a specialist starts fresh where the first stage has none of that
-    architecture. ``used_only``, after IFCA, leaves out clusters that are nobody's best, as released
-    (A29). Early stopping watches the loss.
+    Args:
+        epochs: most local epochs of specialist and gate. Default: 500.
+        batch_size: examples per mini-batch. Default: 10.
+        client: optimiser of specialist and gate. Default: Adam with rate 0.00001.
+        stop: early stopping on the loss of the client's validation examples, or None.
+            Default: every 5 epochs, patience 10, min_delta 0.01.
+        pool: "probabilities", as above; "log" mixes log-probabilities as in the released code of
+            001, with loss h CE_s + (1 - h) CE_g, an upper bound (A19); "mean" is the ensemble of
+            all experts with equal weights, and trains nothing. Default: "probabilities".
+        train_global: whether each client also trains a copy of the generalists, on its examples
+            that have not opted out (002, eq. 7), without dropout and with the statistics of
+            BatchNorm fixed. Default: False.
+        expert: network of f_s; None is the task's model. Default: None.
+        gate: network of h; None is the task's model. Default: None.
+        frozen: whether only the gate is trained (A28). Default: False.
+        used_only: whether, after IFCA, clusters that are no client's best are left out, as in the
+            released code (A29). Default: False.
+        server, steps: as in ``FedAvg``; there is no server step.
 
     Reference: Listo Zec et al., Specialized federated learning using a mixture of experts (001) and
     its first version (002); Isaksson et al., Adaptive expert models for federated learning (003).
-    Deviation: probabilities are mixed and all clusters used, as in the papers, not as released.
+    Deviation: none from the papers; the released code mixes log-probabilities and leaves out
+    clusters.
     """
 
     predicts_from_inputs = True
@@ -82,16 +94,17 @@ class Mixture(NoServer):
     used_only: bool = False
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return generalists, specialists and fresh gates, equal ones for all clients.
+        """Return generalists, specialists and fresh gates, which are equal for all clients.
 
-        ValueError without a first stage that federated this task's model, and for ``used_only``
-        where it has no clusters.
+        Raises:
+            ValueError: without a first stage that has this task's model at the server, or for
+                ``used_only`` after a first stage without clusters.
         """
         names = fed.net.init(torch_seed(seed, "model", 0)).keys()
         if first is None or {n.removeprefix(CLUSTERS) for n in first.server_params} != names:
-            which = "FedAvg, IFCA or Local after FedAvg"
+            which, stage = "FedAvg, IFCA or Local after FedAvg", "`first_stage`"
             own = "models of Local after IFCA are for `local_stage`"
-            raise ValueError(f"Mixture follows {which}: give its experiment as `after`; {own}")
+            raise ValueError(f"Mixture follows {which}: give that experiment as {stage}; {own}")
         if self.used_only and FIT not in first.server_memory:
             raise ValueError("used_only leaves out clusters: it is for a Mixture after IFCA")
         shared = used(first) if self.used_only else first.server_params
@@ -113,7 +126,7 @@ class Mixture(NoServer):
         return broadcast_to_clients(add_prefix(first.server_params if like else fresh, OWN), fed)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase over what is local, or the gate only; none for an ensemble."""
+        """Return one phase over specialist and gate, or the gate alone; none for an ensemble."""
         if self.pool == "mean":
             return ()
         moving = (GATE,) if self.frozen else ("",)
@@ -126,7 +139,7 @@ class Mixture(NoServer):
     def precompute(
         self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
     ) -> Precomputed:
-        """Return what experts that stay say of an example's label."""
+        """Return log p of each example's label under the frozen experts."""
         if self.train_global:
             return NOTHING
         code = self.shared_forward(net, frozen, batch.x)
@@ -148,7 +161,7 @@ class Mixture(NoServer):
         return -mean(mixed, batch.weight)
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
-        """Return the batch, and what the generalists say of it, log p ``[B, J, classes]``."""
+        """Return the examples, and their log p under the generalists, ``[B, J, classes]``."""
         if self.train_global:
             return {"x": x}
         return {"x": x, "logp": log_probs(net, select_prefix(shared, GLOBAL), x)}
@@ -156,7 +169,7 @@ class Mixture(NoServer):
     def predict(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Prediction:
-        """Return the mixture's log-probabilities and gate: generalists, specialist ``[B, J+1]``."""
+        """Return the mixture's prediction and gate ``[B, J + 1]``, the specialist last."""
         log_p = self.expert_log_probs(net, params, code).mT
         if self.pool == "mean":
             gate = torch.full_like(log_p[:, 0], -math.log(log_p.shape[-1]))
@@ -166,17 +179,17 @@ class Mixture(NoServer):
         return Prediction(mixed.log_softmax(-1) if self.pool == "log" else mixed, gate.exp())
 
     def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return what each expert is worth to each client on its tests, and whom its gate trusts.
+        """Return the experts' accuracies and the gate's probabilities on each client's test set.
 
-        "expert_accuracy" and "gate_share" ``[clients, experts]``, "gate_entropy" ``[clients, 1]``
-        (nats, the mean over the client's tests). NaN for a client without tests.
+        "expert_accuracy" and "gate_share" are ``[clients, experts]``; "gate_entropy", in nats, is
+        ``[clients, 1]``. They are means over a client's test examples, NaN without any.
         """
         return expert_diagnostics(on_tests(fed, self, state, self._test_outputs))
 
     def _test_outputs(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Tensor:
-        """Return the label that each expert would give, then the gate, ``[B, 2 (J + 1)]``."""
+        """Return the label predicted by each expert, then the gate, ``[B, 2 (J + 1)]``."""
         labels = self.expert_log_probs(net, params, code).argmax(-1)
         gate = self.predict(net, params, ctx, code).gate
         return torch.cat([labels.to(gate.dtype), gate], -1)
@@ -184,10 +197,10 @@ class Mixture(NoServer):
     def expert_log_probs(
         self, net: FunctionalModel, params: Params, code: Params, batch: Batch | None = None
     ) -> Tensor:
-        """Return log p of generalists and specialist, ``[B, J + 1, classes]``.
+        """Return log p under generalists and specialist, ``[B, J + 1, classes]``.
 
-        Examples of a ``batch`` in training that have not opted in do not train the generalists, and
-        its noise drops units of the specialist.
+        With a training ``batch``, its dropout noise is applied to the specialist, and examples
+        that have opted out give no gradient to the generalists.
         """
         theirs = code.get("logp")
         if theirs is None:
@@ -202,7 +215,7 @@ class Mixture(NoServer):
         self, net: FunctionalModel, params: Params, x: Tensor, batch: Batch | None
     ) -> Tensor:
         own = net.like(self.expert)
-        if batch is not None and batch.noise is not None:  # the gate's are the last
+        if batch is not None and batch.noise is not None:  # the rest is the gate's noise
             batch = replace(batch, noise=batch.noise[..., : own.noise])
         return own.logp(select_prefix(params, OWN), x, batch)
 
@@ -219,15 +232,22 @@ class Mixture(NoServer):
 
 
 def on_tests(
-    fed: Federation, algorithm: Algorithm, state: State, asked: Callable[..., Tensor]
+    fed: Federation, algorithm: Algorithm, state: State, outputs: Callable[..., Tensor]
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return which experts are right and what the gate opens, for every test of every client.
+    """Return which experts are right, and the gate, for every test example of every client.
 
-    A pair per client, in the order of their ids, float64 ``[tests, M]`` each. ``asked`` says the
-    labels that the experts alone would give, then the gate, ``[B, 2 M]``.
+    Args:
+        fed: the federation.
+        algorithm: the algorithm.
+        state: its state.
+        outputs: a function ``(net, params, ctx, code)`` that returns the labels predicted by the
+            single experts, then the gate, ``[B, 2 M]``.
+
+    Returns:
+        A pair per client, in the order of client ids, float64 ``[tests, M]`` each.
     """
-    asked_of = tabulate(fed, algorithm, state, fed.test, asked)
-    labels, gate = asked_of.split(asked_of.shape[-1] // 2, -1)
+    found = tabulate(fed, algorithm, state, fed.test, outputs)
+    labels, gate = found.split(found.shape[-1] // 2, -1)
     right = labels == fed.test.y[fed.test.indices].unsqueeze(-1)
     each = (t.double().split(fed.test.sizes.tolist()) for t in (right, gate))
     pairs = [*zip(*each, strict=True)]
@@ -237,7 +257,8 @@ def on_tests(
 def expert_diagnostics(tests: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """Return "expert_accuracy" and "gate_share" ``[clients, M]``, "gate_entropy" ``[clients, 1]``.
 
-    Means over a client's tests, NaN for one without; the entropy is in nats.
+    They are means over a client's test examples (of the result of ``on_tests``), NaN without any.
+    The entropy is in nats.
     """
     return {
         "expert_accuracy": torch.stack([right.mean(0) for right, _ in tests]),

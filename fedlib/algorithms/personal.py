@@ -1,6 +1,6 @@
-"""A model of each client's own with the global one: near it, mixed with it, or in its place.
+"""A personal model per client: close to the global model, mixed with it, or in its place.
 
-Clients predict with their own model, a new client with the global one.
+Clients predict with their personal model, a new client with the global one.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,31 +18,31 @@ from fedlib.optim import Optimizer
 from fedlib.values import NonNegativeFloat, PositiveFloat, PositiveInt, Share, value
 
 OWN, MIX = "own.", "mix"
-# In FedAMP's memory: w_s, who has sent one, and alpha.
+# In FedAMP's server memory: the models w_s, which clients have sent one, and alpha.
 MODELS, THERE, ALPHA = "clients/model.", "clients/there", "alpha"
 
 
 @dataclass(frozen=True)
 class PersonalCopy(FedAvg):
-    """FedAvg's leaves, and the same once more for each client, ``own.*``."""
+    """A base class: FedAvg with a personal copy ``own.*`` of all parameters for each client."""
 
     predicts_from_inputs = True
     local: ClassVar[tuple[str, ...]] = (OWN,)
     initialised_from: ClassVar[dict[str, str]] = {OWN: ""}
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the model, and itself as every client's first own one."""
+        """Return the model's parameters, and a copy of them as the personal model."""
         model = FedAvg.init_params(self, fed, seed)
         return {**model, **add_prefix(model, OWN)}
 
     def mine(self, params: Params) -> Params:
-        """Return the leaves that a client predicts with."""
+        """Return the parameters with which a client predicts. Default: the personal copy."""
         return select_prefix(params, OWN)
 
     def predict(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Prediction:
-        """Return the own model's prediction."""
+        """Return the personal model's prediction."""
         return Prediction.single(net.logp(self.mine(params), code["x"]))
 
     def new_client_output(
@@ -54,50 +54,60 @@ class PersonalCopy(FedAvg):
 
 @value
 class Ditto(PersonalCopy):
-    """FedAvg, and a model v_s of each client that is held near the received one.
-
-    ``lam`` is lambda (0: training alone, with as many more the global model); ``own`` moves v_s
-    (None: as ``client`` moves w_s), for ``epochs`` as long.
+    """FedAvg with a personal model v_s per client that is kept close to the global model w.
 
         w_s <- w_s - eta grad F_s(w_s)                           from w_s = w; averaged
         v_s <- v_s - eta [ grad F_s(v_s) + lambda (v_s - w) ]    stays with its client
 
+    Args:
+        lam: weight lambda of the proximal term, at least 0. With 0 the personal models are trained
+            without a federation. Default: 0.1.
+        own: optimiser of v_s, None for that of w_s (``client``). Default: None.
+        epochs: local epochs of w_s, and as many of v_s. Default: 1.
+        batch_size, client, server, steps: as in ``FedAvg``.
+
     Reference: Li, Hu, Beirami and Smith, Ditto: fair and robust federated learning through
-    personalization, ICML 2021 (algorithm 1). Deviation: the average weighs clients by examples.
+    personalization, ICML 2021 (algorithm 1). Deviation: clients are averaged by their numbers of
+    examples.
     """
 
     lam: NonNegativeFloat = 0.1
     own: Optimizer | None = None
 
-    round_constants = FedProx.round_constants  # the received model w
+    round_constants = FedProx.round_constants  # the global model w
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return a phase over the global model's copy, and one over the client's own."""
+        """Return a phase over w_s, and one over the personal model v_s."""
         mine = self.phase(train=(OWN,), loss="personal", optimizer=self.own or self.client)
         return self.phase(scope="shared"), mine
 
     def personal(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the own model's cross-entropy and proximal term of one mini-batch."""
+        """Return the personal model's cross-entropy plus its proximal term."""
         own = self.mine(params)
         return FedAvg.loss(self, net, own, ctx, batch) + self.lam / 2 * squared_distance(own, ctx)
 
 
 @value
 class APFL(PersonalCopy):
-    """A model v_s of each client, mixed weight by weight with its copy of the global one.
-
-    ``alpha`` is alpha, the own model's share; ``adaptive`` trains it, one for each client, from
-    there, with ``rate`` as its rate (None: ``client``'s).
+    """A personal model v_s per client whose weights are interpolated with those of the global one.
 
         m_s     = alpha_s v_s + (1 - alpha_s) w_s                what a client predicts with
         w_s     <- w_s - eta grad F_s(w_s)                       from w_s = w; averaged
         v_s     <- v_s - eta grad_v F_s(m_s)                     stays, on the same mini-batch
         alpha_s <- alpha_s - eta <v_s - w_s, grad F_s(m_s)>      kept in [0, 1]
 
+    Predictions use the server's present w in place of w_s.
+
+    Args:
+        alpha: weight of the personal model, from 0 to 1; the initial one if ``adaptive``.
+            Default: 0.5.
+        adaptive: whether every client trains its own alpha_s. Default: False.
+        rate: learning rate of alpha_s, None for that of ``client``. Default: None.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
+
     Reference: Deng, Kamani and Mahdavi, Adaptive personalized federated learning, 2020 (algorithm
-    1 and eq. 11). The paper's text moves alpha in every step, as here, its released code in the
-    first of a round. Predictions mix in the w that the server has now. Deviation: the average
-    weighs clients by examples.
+    1 and eq. 11). Deviation: clients are averaged by their numbers of examples. As in the paper's
+    text alpha is updated in every step; the released code updates it in the first one of a round.
     """
 
     local = (OWN, MIX)
@@ -106,12 +116,12 @@ class APFL(PersonalCopy):
     rate: PositiveFloat | None = None
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the model, itself as the first own one, and alpha."""
+        """Return the model's parameters, a copy of them as the personal model, and alpha."""
         mix = torch.tensor(self.alpha, device=fed.device)
         return {**PersonalCopy.init_params(self, fed, seed), MIX: mix}
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase over both models, and alpha where it adapts."""
+        """Return one phase over both models, and over alpha if it is adaptive."""
         train = ("base.", "head.", OWN, *([MIX] if self.adaptive else []))
         rates = ((MIX, self.rate),) if self.rate else ()
         optimizer = replace(self.client, rates=(*rates, *self.client.rates))
@@ -121,13 +131,13 @@ class APFL(PersonalCopy):
     def kept_within(
         self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch
     ) -> Params:
-        """Return alpha in [0, 1]."""
+        """Return alpha, projected to [0, 1]."""
         return {MIX: params[MIX].clamp(0, 1)}
 
     def mine(self, params: Params) -> Params:
         """Return alpha v + (1 - alpha) w, through which no gradient reaches w.
 
-        BatchNorm's statistics are the own model's, which sees the mixed one's batches.
+        The statistics of BatchNorm are those of the personal model.
         """
         a, own = params[MIX], select_prefix(params, OWN)
         return {
@@ -136,7 +146,7 @@ class APFL(PersonalCopy):
         }
 
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the sum of the global copy's and the mixed model's cross-entropy."""
+        """Return the cross-entropy of w_s plus that of the mixed model."""
         models = (params, self.mine(params))
         one, other = (FedAvg.loss(self, net, model, ctx, batch) for model in models)
         return one + other
@@ -144,21 +154,28 @@ class APFL(PersonalCopy):
 
 @value
 class PFedMe(PersonalCopy):
-    """A model theta_s of each client that minimises its loss and the distance from w_s (pFedMe).
-
-    ``lam`` is lambda, ``steps`` K, ``eta`` eta; ``client`` moves theta_s (rate gamma); ``server``
-    is SGD with rate beta.
+    """A personal model theta_s per client that minimises a Moreau envelope of its loss (pFedMe).
 
         theta_s <- theta_s - gamma [ grad F_s(theta_s) + lambda (theta_s - w_s) ]     K times, then
         w_s     <- w_s - eta lambda (w_s - theta_s)                         on every mini-batch
         w       <- (1 - beta) w + beta sum_s p(s) w_s
 
-    A round starts with theta_s = w_s = w, and goes on from one mini-batch to the next with both. It
-    has ``epochs``: ``steps`` are not those of a round here.
+    A round starts with theta_s = w_s = w, and each mini-batch continues with both models of the one
+    before.
+
+    Args:
+        lam: weight lambda of the distance between theta_s and w_s, above 0. Default: 15.0.
+        steps: steps K of theta_s on every mini-batch; the length of a round is always given by
+            ``epochs``. Default: 5.
+        eta: learning rate eta of w_s, above 0; eta lambda must not exceed 1. Default: 0.01.
+        client: optimiser of theta_s, with rate gamma. Default: SGD with rate 0.05.
+        server: optimiser of w; SGD with rate beta is the paper's. Default: SGD with rate 1.
+        epochs, batch_size: as in ``FedAvg``.
 
     Reference: T. Dinh, Tran and Nguyen, Personalized federated learning with Moreau envelopes,
-    NeurIPS 2020 (algorithm 1). How the inner problem is solved is left open there: K steps on the
-    mini-batch, as in the released code. Deviation: the average weighs clients by examples.
+    NeurIPS 2020 (algorithm 1). The paper does not fix the solver of the inner problem; K steps on
+    the mini-batch are those of the released code. Deviation: clients are averaged by their numbers
+    of examples.
     """
 
     lam: PositiveFloat = 15.0
@@ -171,22 +188,22 @@ class PFedMe(PersonalCopy):
             raise ValueError(f"w_s would move beyond theta_s: eta lam = {self.eta * self.lam} > 1")
 
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return the received model, which is where theta starts, too."""
+        """Return the global model, from which theta_s starts as well."""
         initial = FedAvg.client_params(self, fed, state, clients)
         return {n: initial[n.removeprefix(OWN)] for n in initial}
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase of K steps on every mini-batch, after which w_s follows."""
+        """Return one phase of K steps of theta_s and one of w_s on every mini-batch."""
         return (self.phase(steps_per_batch=self.steps, project="followed", steps=None),)
 
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return theta's cross-entropy and proximal term of one mini-batch."""
+        """Return the cross-entropy of theta_s plus its proximal term."""
         own = self.mine(params)
         near = {f"{RECEIVED}{n}": params[n].detach() for n in own}
         return FedAvg.loss(self, net, own, ctx, batch) + self.lam / 2 * squared_distance(own, near)
 
     def followed(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Params:
-        """Return w_s a step nearer to theta_s, whose running statistics it takes over."""
+        """Return w_s after a step towards theta_s, with the running statistics of theta_s."""
         step = self.eta * self.lam
         return {
             n: theta if is_statistic(n) else params[n] - step * (params[n] - theta)
@@ -196,21 +213,26 @@ class PFedMe(PersonalCopy):
 
 @value
 class FedAMP(FedAvg):
-    """A model w_s of each client, and a mean u_s of all at the server that those near it make.
-
-    ``lam`` is lambda, ``sigma`` sigma, ``alpha`` alpha (None: sigma / M for M clients that do not
-    opt out, with which no weight is negative whatever the distances are). There is no global model.
+    """A personal model w_s per client that is pulled to a mean u_s of the models similar to it.
 
         xi_st = alpha A'(|w_s - w_t|^2),   A'(d) = e^(-d / sigma) / sigma      for t other than s
         u_s   = (1 - sum_t xi_st) w_s + sum_t xi_st w_t                        at the server
         w_s   <- w_s - eta [ grad F_s(w_s) + lambda / alpha (w_s - u_s) ]      from its last w_s
 
-    So similar clients pull at one another and dissimilar ones do not (A(d) = 1 - e^(-d / sigma)).
-    Who has not sent a model yet pulls at nobody. A new client gets the mean of the predictions.
+    So similar clients attract each other and dissimilar ones do not (A(d) = 1 - e^(-d / sigma)).
+    Clients that have not sent a model yet have weight 0. There is no global model; a new client
+    gets the mean of the clients' predictions.
+
+    Args:
+        lam: weight lambda of the proximal term, at least 0. Default: 0.01.
+        sigma: scale sigma of squared distances between models, above 0. Default: 10.0.
+        alpha: alpha, above 0; None is sigma / M for M clients that have not opted out, with which
+            no weight can be negative. Default: None.
+        epochs, batch_size, client, steps: as in ``FedAvg``; ``server`` is not used.
 
     Reference: Huang, Chu, Zhou, Wang, Liu, Pei and Zhang, Personalized cross-silo federated
-    learning on non-IID data, AAAI 2021 (algorithm 1 with FedAMP's eq. 3 to 6). There w_s minimises
-    its loss and lambda / (2 alpha) |w_s - u_s|^2; here it takes the steps of a round towards that.
+    learning on non-IID data, AAAI 2021 (algorithm 1 with FedAMP's eq. 3 to 6). In the paper w_s
+    minimises its loss plus lambda / (2 alpha) |w_s - u_s|^2; here it takes a round's steps.
 
     >>> models = {"w": torch.tensor([[0.0], [1.0], [100.0]])}
     >>> attention(models, torch.tensor([0]), torch.ones(3).bool(), alpha=1.0, sigma=2.0)
@@ -225,9 +247,9 @@ class FedAMP(FedAvg):
     alpha: PositiveFloat | None = None
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the state before round 0: all models are the same, and the server has none.
+        """Return the state before round 0, in which all models are equal and none has been sent.
 
-        Its memory has alpha too, as whoever is asked later cannot count all clients.
+        The server's memory includes alpha, because later calls do not see all clients.
         """
         initial = FedAvg.init(self, fed, seed, first)
         there = torch.zeros(fed.num_clients, dtype=torch.bool, device=fed.device)
@@ -241,25 +263,28 @@ class FedAMP(FedAvg):
         return {"pull": (self.lam / state.server_memory[ALPHA]).float()}
 
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return every client's own model, and its u_s."""
+        """Return every client's model w_s, and its u_s."""
         own = FedAvg.client_params(self, fed, state, clients)
         return {**own, **add_prefix(self._means(state, clients, fed.member_rows), RECEIVED)}
 
     def _means(self, state: State, clients: Tensor, members: Tensor) -> Params:
-        """Return u_s of some clients, ``[clients, ...]``, from the models of ``participants``
-        alone.
+        """Return u_s of some clients, ``[clients, ...]`` each.
 
-        A term of weight 0 for each client that opts out could round the sum differently.
+        Args:
+            state: the server's state.
+            clients: indices of the clients.
+            members: indices of all participating clients, in ascending order.
         """
+        # Sums over members only: terms of weight 0 for other clients could change the rounding.
         models = {n: t[members] for n, t in select_prefix(state.server_memory, MODELS).items()}
         there, places = state.server_memory[THERE][members], torch.searchsorted(members, clients)
         xi = attention(models, places, there, state.server_memory[ALPHA], self.sigma)
         return {n: torch.tensordot(xi, t, 1) for n, t in models.items()}
 
     def download(self, state: State, row: int) -> State:
-        """Return a client's u_s, as the only model that it is after of.
+        """Return a client's u_s, as the only model in the server's memory.
 
-        The state is that of a wire's server, which knows only of those who take part.
+        On a wire the server's state has participating clients only.
         """
         everyone = torch.arange(
             len(state.server_memory[THERE]), device=state.server_memory[THERE].device
@@ -268,7 +293,7 @@ class FedAMP(FedAvg):
         return State({}, {}, server_memory=add_prefix(mean, MODELS))
 
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the cross-entropy and the proximal term of one mini-batch."""
+        """Return the cross-entropy of one mini-batch plus the proximal term."""
         return FedAvg.loss(self, net, params, ctx, batch) + ctx["pull"] / 2 * squared_distance(
             params, params
         )
@@ -276,17 +301,17 @@ class FedAMP(FedAvg):
     def client_update(
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
-        """Return the client's model, to be sent."""
+        """Return the client's trained model as its message."""
         return {}, {MODELS + n: t for n, t in after.items() if n.startswith(self.local)}
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """Remember the models that were sent."""
+        """Return the state that remembers the models which were sent."""
         after = state.with_decisions(clients, messages)
         there = state.server_memory[THERE].index_fill(0, clients, True)
         return replace(after, server_memory={**after.server_memory, THERE: there})
 
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
-        """Return the bytes of one model down, and of one up."""
+        """Return the bytes of one model down and one model up."""
         one = {n: t[0] for n, t in select_prefix(state.server_memory, MODELS).items()}
         return equal_bytes(clients, one, one)
 
@@ -294,9 +319,17 @@ class FedAMP(FedAvg):
 def attention(
     models: Params, clients: Tensor, there: Tensor, alpha: float | Tensor, sigma: float
 ) -> Tensor:
-    """Return what every client of ``clients`` gives to all models, ``[rows, clients]``; sums are 1.
+    """Return the weights of all models in the means u_s of some clients.
 
-    ``models`` ``[clients, ...]``; those that are not ``there``, bool ``[clients]``, get nothing.
+    Args:
+        models: the models of all n clients, ``[n, ...]`` each.
+        clients: indices of the m clients whose weights are computed.
+        there: which clients have sent a model, bool ``[n]``; the others get weight 0.
+        alpha: alpha.
+        sigma: sigma.
+
+    Returns:
+        Weights ``[m, n]``, whose rows have the sum 1.
     """
     kept = [t.flatten(1) for n, t in models.items() if not is_statistic(n)]
     each = [[((t - t[i]) ** 2).sum(1) for t in kept] for i in clients.tolist()]

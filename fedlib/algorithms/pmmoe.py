@@ -1,4 +1,4 @@
-"""PM-MoE: a gate per client over all clients' private parts, and a mixture of two bases (004)."""
+"""PM-MoE: a gate per client over the private parts of all clients; FedSynMoE (004)."""
 
 from dataclasses import replace
 from typing import Annotated, ClassVar
@@ -31,36 +31,47 @@ from fedlib.randomness import torch_seed
 from fedlib.values import NonNegativeInt, PositiveFloat, value
 
 POOL, KEPT, PLACE = "pool.", "kept.experts", "place"
-# What is precomputed: the experts' logits, the rest of the logits, and what the gate sees.
+# Precomputed for each example: the experts' logits, the rest of the logits, the gate's input.
 LOGITS, REST, ENTRY = "logits", "rest", "entry"
 
 
 @value
 class PMMoE(Finetuning):
-    """A gate G_j per client j mixes the private parts v_1 ... v_M of a finished federation.
+    """A gate G_j per client j mixes the private parts v_1 ... v_M of a trained federation.
 
-    ``of`` is the method that split models: v_l are heads, bases or vectors. They stay as they are,
-    as does all else; only the ``gate`` is trained.
-
-        a      = softmax G_j(x),  of which the ``top`` largest count (k; 0: all)
+        a      = softmax G_j(x),  restricted to the ``top`` largest
         logits = rest(x) + joined( sum_l a_l v_l(entry(x)) )                          (eq. 5 to 8)
         G_j   <- G_j - eta grad CE(logits)                                            (eq. 13)
         H_l    = T log sum_d exp(o_ld o_jd / (|o_l| |o_j| T))  for outputs o_l = v_l  (eq. 10 to 12)
 
-    The gate sees what the private part is given: features below a head or a vector, the raw image
-    below a base, for text the client's own features (A33). Weights are divided by their sum if they
-    are to be ``renormalised`` (A32). ``denoise`` is gamma: floor(gamma M) experts are left out, for
-    each client those of the least energy H averaged over its training examples, never its own
-    (A31). ``temperature`` is T. ``own_expert_bias`` adds to the initial bias of the own expert, so
-    that the mixture begins near the client's own prediction: an extension (A42). After FedBABU's
-    ``Local`` stage ``of`` says which base is used: ``FedBABU()`` the server's,
-    ``Personal(local=("base.", "head."))`` the client's own, as released (A43). Play one round with
-    every client (cohort 1.0).
+    Only the gates are trained. The input of a gate is that of the private part: features for a head
+    or a vector, the raw image for a base, and the client's own features for a base of texts (A33).
+    Play one round with all clients (cohort 1.0), after ``first_stage``, the experiment of ``of``.
+
+    Args:
+        of: the method that split the models; v_l are heads, bases or vectors. After the ``Local``
+            stage of FedBABU, ``FedBABU()`` uses the server's base and
+            ``Personal(local=("base.", "head."))`` the client's own, as in the released code (A43).
+            Default: ``FedPer()``.
+        epochs: local epochs of the gate. Default: 50.
+        batch_size: examples per mini-batch. Default: 10.
+        client: optimiser of the gate. Default: SGD with rate 0.1.
+        gate: network of G_j. Default: ``GateNet()``.
+        top: number k of experts that are used for each example; 0 uses all. Default: 0.
+        renormalised: whether the weights of these k are divided by their sum (A32).
+            Default: False.
+        denoise: gamma, at least 0 and below 1. For each client floor(gamma M) experts are left
+            out: those with the least energy H, averaged over the client's training examples, but
+            never its own (A31). Default: 0.
+        temperature: T of the energy, above 0. Default: 1.0.
+        own_expert_bias: added to the gate's initial bias for the client's own expert, so that the
+            mixture starts near the client's own prediction; an extension (A42). Default: 0.
+        server, steps: as in ``FedAvg``; there is no server step.
 
     Reference: Feng et al., PM-MoE: mixture of experts on private model parameters for personalized
-    federated learning, WWW 2025 (004). Deviation: experts stay as they are, also after FedCP (A41).
+    federated learning, WWW 2025 (004). Deviation: experts are frozen, also after FedCP (A41).
 
-    >>> PMMoE(denoise=0.4).clean(torch.tensor([[0.9, 0.1, 0.5]]).expand(3, 3))  # one leaves
+    >>> PMMoE(denoise=0.4).clean(torch.tensor([[0.9, 0.1, 0.5]]).expand(3, 3))  # leave out one
     tensor([[1., 0., 1.],
             [1., 1., 0.],
             [1., 0., 1.]])
@@ -81,16 +92,18 @@ class PMMoE(Finetuning):
 
     @property
     def local(self) -> tuple[str, ...]:
-        """A client's gate and weights of the pool, and what ``of`` keeps local."""
+        """The gate, the mask of experts that are used, and the local parameters of ``of``."""
         return (GATE, KEPT, *self.of.local)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the federation's leaves, the pool of private parts, and fresh gates.
+        """Return the first stage's parameters, the pool of private parts, and fresh gates.
 
-        ValueError without a first stage that has all leaves of ``of``, and where somebody opts out.
+        Raises:
+            ValueError: without a first stage that has all parameters of ``of``, or if a client
+                opts out.
         """
         if fed.participants is not None:
-            raise ValueError("PMMoE hands every private part to everybody: nobody can opt out")
+            raise ValueError("PMMoE sends every private part to all clients: nobody can opt out")
         needed, there = self.of.init_params(fed, seed), first or State({}, {})
         sides = {
             n: there.client_params if n.startswith(self.of.local) else there.server_params
@@ -98,7 +111,8 @@ class PMMoE(Finetuning):
         }
         if lacking := [n for n, side in sides.items() if n not in side]:
             of, names = type(self.of).__name__, ", ".join(lacking)
-            raise ValueError(f"PMMoE mixes {of}: give its experiment as `after` (it lacks {names})")
+            where = f"give its experiment as `first_stage` (it lacks {names})"
+            raise ValueError(f"PMMoE mixes private parts of {of}: {where}")
         own = {n: fed.num_clients if n.startswith(self.of.local) else None for n in needed}
         found = {n: carry_over(there, n, t, own[n]) for n, t in needed.items()}
         mine = {n: t.clone() for n, t in found.items() if own[n]}
@@ -118,13 +132,13 @@ class PMMoE(Finetuning):
         return state
 
     def _sees(self, net: FunctionalModel) -> tuple[int, ...]:
-        """Return the shape of what the gate sees: an image, or features."""
+        """Return the shape of the gate's input: an image, or features."""
         return below_base(net) if self.of.experts == "base." else (net.width,)
 
     def energies(self, fed: Federation, state: State) -> Tensor:
-        """Return every expert's energy score for every client, ``[clients, M]``.
+        """Return the energy of every expert for every client, ``[clients, M]``.
 
-        The mean over its training examples; NaN for a client without any.
+        It is the mean over the client's training examples, NaN without any.
         """
         each_example = tabulate(fed, self, state, fed.train, self._energy)
         sizes = fed.train.offsets[1]
@@ -134,19 +148,23 @@ class PMMoE(Finetuning):
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
     def _energy(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return the experts' energy scores, ``[B, M]``."""
+        """Return the energies of the experts for each example, ``[B, M]``."""
         outputs = normalize(self._outputs(net, params, ctx, code), dim=-1)
         own = one_hot(ctx[PLACE], outputs.shape[-2]).to(outputs.dtype)
         mine = (outputs * own.unsqueeze(-1)).sum(-2, keepdim=True)
         alike = outputs * mine
-        if self.temperature > 1:  # T log D is then large beside what tells experts apart
+        if self.temperature > 1:  # the differences between experts are then small next to T log D
             alike = alike.double()
         return self.temperature * (alike / self.temperature).logsumexp(-1)
 
     def clean(self, energies: Tensor) -> Tensor:
-        """Return 1 for experts that stay and 0 for those left out, floor(gamma M) of M.
+        """Return 1 for experts that are used and 0 for the floor(gamma M) that are left out.
 
-        ``[clients, M]``, from ``energies`` of the same shape; a client's own is in its own place.
+        Args:
+            energies: ``[clients, M]`` with M = clients; a client's own expert has its index.
+
+        Returns:
+            The mask, ``[clients, M]``.
         """
         experts = energies.shape[-1]
         own = torch.eye(experts, device=energies.device).bool()
@@ -155,13 +173,13 @@ class PMMoE(Finetuning):
         return (ranks >= gone).float()
 
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return what ``of`` tells its clients, and which expert is a client's own."""
+        """Return the constants of ``of``, and the index of each client's own expert."""
         return {**self.of.client_constants(fed, state, clients), PLACE: clients}
 
     def precompute(
         self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
     ) -> Precomputed:
-        """Return what experts predict for examples, and what the gate reads if not images."""
+        """Return the experts' logits, and the gate's input unless it is the image itself."""
         parts = self._consulted(net, frozen, ctx, self.shared_forward(net, frozen, batch.x))
         if parts[ENTRY].ndim > 2:
             return Precomputed({n: parts[n] for n in (REST, LOGITS)}, {})
@@ -177,7 +195,7 @@ class PMMoE(Finetuning):
         return mean_cross_entropy(logits, batch.y, batch.weight)
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
-        """Return what ``of`` has, and where bases are lent, their features ``[B, M, D]``."""
+        """Return the result of ``of``, and the features of all bases if these are the experts."""
         code = self.of.shared_forward(net, shared, x)
         if self.of.experts != "base.":
             return code
@@ -185,7 +203,7 @@ class PMMoE(Finetuning):
         return code | map_experts(lambda w, x: {"out": net.features(w, x)}, bases, x)
 
     def _outputs(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return what every expert makes of its entry, ``[B, M, ...]``."""
+        """Return the outputs of all private parts, ``[B, M, ...]``."""
         if "out" in code:
             return code["out"]
         entry = self.of.opened(net, params, ctx, code).entry
@@ -194,7 +212,7 @@ class PMMoE(Finetuning):
         return lent["out"]
 
     def _consulted(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Params:
-        """Return rest ``[B, C]``, experts' logits ``[B, M, C]`` and what the gate sees."""
+        """Return rest ``[B, C]``, the experts' logits ``[B, M, C]`` and the gate's input."""
         entry, rest = self.of.opened(net, params, ctx, code)
         outputs = self.of.joined(net, params, self._outputs(net, params, ctx, code))
         if not entry.is_floating_point():
@@ -202,7 +220,7 @@ class PMMoE(Finetuning):
         return {REST: rest, LOGITS: outputs, ENTRY: entry}
 
     def _mixed(self, net: FunctionalModel, params: Params, parts: Params) -> tuple[Tensor, Tensor]:
-        """Return the mixture's logits ``[B, C]`` and the weights of the experts, ``[B, M]``."""
+        """Return the mixture's logits ``[B, C]`` and the experts' weights ``[B, M]``."""
         own = select_prefix(params, GATE)
         experts = own["head.bias"].shape[-1]
         a = net.like(self.gate, experts, self._sees(net))(own, parts[ENTRY])
@@ -223,24 +241,23 @@ class PMMoE(Finetuning):
     def new_client_output(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Params:
-        """Return the client's logits, as its prediction's logarithm."""
+        """Return the client's log-probabilities in place of logits."""
         return {"logits": self.predict(net, params, ctx, code).logp}
 
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
-        """Return the bytes: the private part goes up, all of them and the global model go down.
+        """Return the bytes of one private part up, and of all private parts and the model down.
 
-        As in 004, algorithm 1, lines 1 and 2: what ``of`` shares is sent once more.
+        As in 004, algorithm 1, lines 1 and 2, the shared parameters of ``of`` are sent once more.
         """
         mine = {n: t[0] for n, t in select_prefix(state.server_params, POOL).items()}
         return equal_bytes(clients, state.server_params, mine)
 
     def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return what experts are worth to clients, the weights of gates, and how energies tell.
+        """Return the experts' accuracies and energies, and the gates' weights, for each client.
 
-        ``[clients, M]``: "expert_accuracy" and "gate_share" on the client's tests,
-        "expert_energy" and "kept_experts"; ``[clients, 1]``: "gate_entropy" (nats) and
-        "error_spread", the variance of how many experts are right over what it would be if they
-        erred independently (Theorem 3.1 assumes 1; M experts that always agree have M).
+        "expert_accuracy" and "gate_share" on the client's test examples, "expert_energy" and
+        "kept_experts" are ``[clients, M]``. "gate_entropy" (nats) and "error_spread" (see
+        ``error_spread``) are ``[clients, 1]``.
         """
         tests = on_tests(fed, self, state, self._asked)
         return {
@@ -251,7 +268,7 @@ class PMMoE(Finetuning):
         }
 
     def _asked(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
+        """Return the label predicted by each single expert, then the gate, ``[B, 2 M]``."""
         parts = self._consulted(net, params, ctx, code)
         labels = (parts[REST].unsqueeze(-2) + parts[LOGITS]).argmax(-1)
         _, gate = self._mixed(net, params, parts)
@@ -260,16 +277,20 @@ class PMMoE(Finetuning):
 
 @value
 class FedSynMoE(FedAvg):
-    """A global and a local base below one head, mixed by a gate that is trained with them.
+    """A global and a local base with one head, mixed by a gate that is trained with them.
 
         logits = head( g(x) f_g(x) + (1 - g(x)) f_l(x) )
 
-    The global base f_g and the head are shared, the local base f_l and the ``gate`` g are private;
-    the gate sees what PM-MoE's does below bases. A new client gets the global base and the head.
+    The global base f_g and the head are shared; the local base f_l and the gate g are private. The
+    input of the gate is the image, or the local features of a text. A new client uses the global
+    base and the head.
 
-    Reference: Feng et al., PM-MoE (004), Table 4. Deviation: the released code makes fresh gates in
-    every round and predicts with the global base only, so that what it reports is not the method
-    that it describes, which is this one.
+    Args:
+        gate: network of g. Default: ``GateNet()``.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
+
+    Reference: Feng et al., PM-MoE (004), Table 4. Deviation: this is the method as described. The
+    released code initialises gates anew in every round and predicts with the global base alone.
     """
 
     predicts_from_inputs = True
@@ -278,7 +299,7 @@ class FedSynMoE(FedAvg):
     gate: GateNet = GateNet()
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the shared model, a local base like its own, and a gate."""
+        """Return the shared model, a local copy of its base, and a gate."""
         model = FedAvg.init_params(self, fed, seed)
         own = add_prefix(select_prefix(model, "base."), f"{OWN}base.")
         gate = fresh_gate(self.gate, fed.net, 2, below_base(fed.net), seed)
@@ -291,17 +312,17 @@ class FedSynMoE(FedAvg):
         return mean_cross_entropy(outputs, batch.y, batch.weight)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase, in which both bases drop units by themselves."""
+        """Return one phase, in which both bases have dropout masks of their own."""
         return (self.phase(random_inputs=(("own", DROPOUT),)),)
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
-        """Return the batch itself, and the features of the global base."""
+        """Return the examples, and their features in the global base."""
         return {"x": x, "h": net.features(shared, x)}
 
     def predict(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Prediction:
-        """Return the prediction of the mixture and the gate, ``[B, 2]``: global, local."""
+        """Return the mixture's prediction and gate ``[B, 2]``, the global base first."""
         outputs, gate = self._mixed(net, params, code)
         return Prediction(outputs.log_softmax(-1), gate)
 
@@ -315,7 +336,7 @@ class FedSynMoE(FedAvg):
         self, net: FunctionalModel, params: Params, code: Params, batch: Batch | None = None
     ) -> tuple[Tensor, Tensor]:
         x, theirs = code["x"], code["h"]
-        if batch is not None and batch.noise is not None:  # the global base's are the last
+        if batch is not None and batch.noise is not None:  # the rest is the global base's noise
             batch = replace(batch, noise=batch.noise[..., : net.noise])
         mine = net.features(select_prefix(params, OWN), x, batch)
         seen = x if x.is_floating_point() else mine
@@ -326,23 +347,32 @@ class FedSynMoE(FedAvg):
 
 
 def below_base(net: FunctionalModel) -> tuple[int, ...]:
-    """Return the shape of what a gate over bases sees: an example, or a text's features."""
+    """Return the input shape of a gate over bases: an example's, or that of a text's features."""
     return (net.width,) if net.reads_tokens else net.shape
 
 
 def fresh_gate(
     gate: GateNet, net: FunctionalModel, experts: int, sees: tuple[int, ...], seed: int
 ) -> Params:
-    """Return the leaves of a fresh gate over some experts, which sees inputs of a shape."""
+    """Return the parameters of a freshly initialised gate.
+
+    Args:
+        gate: the gate's network.
+        net: the task's model.
+        experts: number of the gate's outputs.
+        sees: shape of its input, without the batch axis.
+        seed: the experiment's seed.
+    """
     draw = torch_seed(seed, "model", 1)
     return add_prefix(gate.init_weights(net.like(gate, experts, sees).init(draw), draw), GATE)
 
 
 def error_spread(tests: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Return how far experts err together, ``[clients, 1]``: 1 independently, M always alike.
+    """Return how dependent the errors of a client's experts are, ``[clients, 1]``.
 
-    The variance of how many are right over what it would be if they erred independently, which
-    Theorem 3.1 of 004 assumes.
+    It is the variance of the number of experts that are right, divided by its value for
+    independent errors: 1 for independent errors, as Theorem 3.1 of 004 assumes, and M for M experts
+    that always agree.
     """
     spread_of = torch.stack([right.sum(1).var(correction=0) for right, _ in tests])
     rates = torch.stack([right.mean(0) for right, _ in tests])

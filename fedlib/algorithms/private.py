@@ -1,6 +1,6 @@
-"""Servers that learn little of single clients: differential privacy, and sums behind masks.
+"""Privacy of clients towards the server: differential privacy and secure aggregation.
 
-Both hand the server a client's part of every average, u_s (w - w_s), and nothing else of it.
+In both a client sends its term of every weighted sum, u_s (w - w_s), and nothing else.
 """
 
 import itertools
@@ -18,24 +18,26 @@ from fedlib.models import Params, is_statistic
 from fedlib.randomness import torch_seed
 from fedlib.values import NonNegativeFloat, PositiveFloat, PositiveInt, value, wrapped
 
-OWN = ("postprocess", "weights", "aggregate", "communication_bytes")  # of a server that adds up
-MASS = "mass"  # in a message: what a client weighs, all of it, and in each expert
-MASSES = "mass.expert"
-RING = 2**32  # in which masked numbers are added
+OWN = ("postprocess", "weights", "aggregate", "communication_bytes")  # hooks not taken from ``of``
+MASS = "mass"  # in a message: the client's weight
+MASSES = "mass.expert"  # in a message: the client's weight in each expert
+RING = 2**32  # modulus of sums of masked numbers
 KEY, SHARE = 32, 48  # bytes of a public key, and of a peer's encrypted share of a secret
 
 
 @dataclass(frozen=True)
 class Summed(FedAvg):
-    """``of`` behind a server that only adds up. All else is as ``of`` has it.
+    """A base class of wrappers whose server only computes sums over clients.
 
-    ValueError for an algorithm whose server needs more than weighted sums.
+    Args:
+        of: the wrapped algorithm, whose server must need weighted sums only. All hooks but those
+            in ``OWN`` are taken from it. Default: ``FedAvg()``.
     """
 
     of: FedAvg = FedAvg()  # noqa: RUF009, a value
 
     def __getattr__(self, name: str) -> Any:
-        """Return what else ``of`` has: the losses that its phases name."""
+        """Return an attribute of ``of``, such as a loss that its phases name."""
         if name.startswith("_") or name == "of":
             raise AttributeError(name)
         return getattr(self.of, name)
@@ -43,14 +45,14 @@ class Summed(FedAvg):
     def check(self) -> None:
         kind, of = type(self).__name__, type(self.of)
         sums = of.aggregate is FedAvg.aggregate and self.of.communicates
-        if not sums or isinstance(self.of, NoServer):  # VAEDensity send whole auto-encoders
+        if not sums or isinstance(self.of, NoServer):  # VAEDensity sends whole auto-encoders
             raise ValueError(f"{kind} hands a server sums, and {of.__name__} needs more than these")
         for field in fields(FedAvg):
             if getattr(self, field.name) != field.default:
-                raise ValueError(f"{kind} trains as `of` does: give {field.name} to that")
+                raise ValueError(f"{kind} trains as `of` does: give {field.name} to `of`")
 
     def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
-        """Return 1 / |S| for every client: what is sent is weighted already."""
+        """Return 1 / |S| for every client, as messages are already weighted."""
         p = torch.full(
             (len(clients),), 1 / len(clients), dtype=torch.float64, device=clients.device
         )
@@ -71,29 +73,35 @@ for hook in (
 
 @value
 class Private(Summed):
-    """``of`` with differential privacy of whole clients: clipped differences, Gaussian noise.
+    """Client-level differential privacy: clipped updates and Gaussian noise.
 
-    ``clip`` is C, ``noise`` is z; m clients take part. u_s is what a client weighs when all clients
-    count alike: 1, for an expert of FedMix q(z|s). So q(z|s) itself is not sent.
-
-        d_s   = all u_s (w - w_s) of a client, of every shared leaf
+        d_s   = all u_s (w - w_s) of a client, over every shared parameter
         d_s   <- d_s min(1, C / |d_s|)                                    at the client
         Delta = ( sum_s d_s + N(0, z^2 C^2 I) ) / D                       ``at`` the "server"
         Delta = ( sum_s [ d_s + N(0, z^2 C^2 I) ] ) / D                   ``at`` the "client"
-        D     = m, for each of K experts m / K                            whoever takes part
+        D     = m, for each of K experts m / K                            for a cohort of m clients
         w     <- a step of ``of.server`` along Delta
 
-    With noise at the server whoever sees w learns little of a client, and the server is trusted;
-    with noise at the client nobody is. What it costs in epsilon: ``privacy.epsilon``.
-    What ``of`` asks clients for besides (``shares_asked``) no noise protects: with
-    ``marginal_entropy`` the server of FedMix knows every client's label counts, with 0 none.
+    u_s is the weight of a client if all clients count the same: 1, or q(z|s) for an expert of
+    FedMix, which is then not sent itself. With noise at the server, the model protects clients from
+    anyone who sees it, but the server must be trusted; with noise at the clients it need not be.
+    ``privacy.epsilon`` computes epsilon. Label distributions that ``of`` asks clients for
+    (``shares_asked``) are not protected: with ``marginal_entropy`` above 0 the server of FedMix
+    knows every client's label counts.
+
+    Args:
+        of: the wrapped algorithm, whose server must need weighted sums only. Default:
+            ``FedAvg()``.
+        clip: greatest norm C of a client's update, above 0. Default: 1.0.
+        noise: noise multiplier z, at least 0. Default: 1.0.
+        at: where the noise is added, "server" or "client". Default: "server".
 
     Reference: McMahan et al., Learning differentially private recurrent language models, ICLR 2018
-    (algorithm 1 with flat clipping and the fixed-denominator estimator); at the client Geyer et
-    al.'s setting made local. Deviation: clients count alike and cohorts have a fixed size, drawn
-    without replacement, where the paper draws each client by a coin.
+    (algorithm 1 with flat clipping and the fixed-denominator estimator); noise at the client is the
+    local variant of Geyer et al. Deviation: all clients have the same weight, and cohorts of fixed
+    size are drawn without replacement, where the paper samples each client independently.
 
-    >>> clipped({"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}, 1.0)["w"]  # of lengths 5 and 0.5
+    >>> clipped({"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}, 1.0)["w"]  # of norms 5 and 0.5
     tensor([[0.6000, 0.8000],
             [0.3000, 0.4000]])
     """
@@ -103,7 +111,11 @@ class Private(Summed):
     at: Annotated[str, ("server", "client")] = "server"
 
     def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
-        """Return what ``of`` keeps, and a client's clipped part of every average."""
+        """Return what ``of`` keeps, and the client's clipped terms of all sums.
+
+        Raises:
+            ValueError: if statistics of BatchNorm would be sent.
+        """
         own, message = self.of.postprocess(cohort, after, update)
         one = torch.ones(len(cohort.clients), device=cohort.clients.device)
         parts = clipped(weighted(self.client_weight(one, message), message), self.clip)
@@ -120,13 +132,13 @@ class Private(Summed):
         return own, parts
 
     def _drawn(self, like: Params, seed: int) -> Params:
-        """Return Gaussian noise of standard deviation z C for every number of some leaves."""
+        """Return Gaussian noise of standard deviation z C in the shapes of ``like``."""
         draw, size = torch.Generator().manual_seed(seed), self.noise * self.clip
-        by_name = sorted(like.items())  # so that no order of leaves is in the draw
+        by_name = sorted(like.items())  # the draw must not depend on the order of parameters
         return {n: size * torch.randn(t.shape, generator=draw).to(t) for n, t in by_name}
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """Step along the noisy sum over a denominator that does not hang on any client."""
+        """Return the state after a step along the noisy sum, over a fixed denominator."""
         total = {n: t.sum(0) for n, t in messages.items()}
         if self.at == "server":
             drawn = self._drawn(total, torch_seed(state.seed, "server", state.round))
@@ -138,22 +150,26 @@ class Private(Summed):
 
 @value
 class SecureSum(Summed):
-    """``of`` whose server is sent masked numbers, of which it can read the sum only: a simulation.
-
-    u_s is what a client weighs (N_s / ``most``, for an expert of FedMix times q(z|s)); ``bits`` is
-    f, the bits of a number behind the point. m_st is drawn from a key that s and t share.
+    """A simulation of secure aggregation, in which masks hide all messages but their sum.
 
         v_s   = round( 2^f [ u_s (w - w_s), u_s ] )
         c_s   = v_s + sum_{t > s} m_st - sum_{t < s} m_ts     mod 2^32    all that the server sees
         Delta = sum_s c_s / 2^f,  its first part over its second          masks cancel
 
-    What is simulated: numbers are rounded and added as the server would, and so wrong by as much;
-    bytes count the numbers, two public keys of every client and the shares of two secrets with all
-    others. The masks, which leave no trace in the sum, are drawn in ``masked`` only; no key is
-    agreed on, nobody drops out, and on a real wire (examples/flower) this is an error.
-    ``most`` bounds the examples of a client; ValueError for more, and for sums beyond 2^31.
-    What ``of`` asks clients for besides (``shares_asked``) no mask hides: with ``marginal_entropy``
-    the server of FedMix knows every client's label counts, with 0 none.
+    u_s is the weight of a client, N_s / ``most``, for an expert of FedMix times q(z|s); the mask
+    m_st is drawn from a key that s and t share. The simulation rounds and adds numbers as the
+    protocol does. Its bytes count these numbers, two public keys per client, and the shares of two
+    secrets with all other clients. Masks cancel in the sum, so they are drawn in ``masked`` only;
+    there is no key agreement and no dropout of clients, and on a wire (examples/flower) this
+    algorithm is an error. Label distributions that ``of`` asks clients for (``shares_asked``) are
+    not hidden: with ``marginal_entropy`` above 0 the server of FedMix knows every client's label
+    counts.
+
+    Args:
+        of: the wrapped algorithm, whose server must need weighted sums only. Default:
+            ``FedAvg()``.
+        bits: fractional bits f of a number, from 1 to 30. Default: 20.
+        most: greatest number of training examples of a client. Default: 1000.
 
     Reference: Bonawitz et al., Practical secure aggregation for privacy-preserving machine
     learning, CCS 2017.
@@ -163,11 +179,15 @@ class SecureSum(Summed):
     most: PositiveInt = 1000
 
     def download(self, state: State, row: int) -> State:
-        """Refuse: nothing would be masked."""
-        raise ValueError("SecureSum is simulated: on a wire its messages would be open")
+        """Raise ValueError, because messages are not masked on a wire."""
+        raise ValueError("SecureSum is a simulation: on a wire its messages would not be masked")
 
     def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
-        """Return what ``of`` keeps, and a client's part of every sum."""
+        """Return what ``of`` keeps, and the client's terms of all sums.
+
+        Raises:
+            ValueError: if a client has more than ``most`` examples.
+        """
         own, message = self.of.postprocess(cohort, after, update)
         n = cohort.fed.sizes[cohort.clients]
         if n.max() > self.most:
@@ -177,7 +197,7 @@ class SecureSum(Summed):
         return own, {**weighted(masses, message), **sent}
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """Step along the quotients of sums."""
+        """Return the state after a step along the quotients of the sums."""
         total = {n: self.added(t) for n, t in messages.items()}
         one = torch.ones(1, device=clients.device)
         asked = {n: t for n, t in total.items() if n not in (MASS, MASSES)}
@@ -187,19 +207,23 @@ class SecureSum(Summed):
         return self.of.server_update(fed, state, divided(total, masses), frozen_rows)
 
     def added(self, parts: Tensor) -> Tensor:
-        """Return the sum of parts ``[clients, ...]`` as the server finds it."""
+        """Return the sum of ``parts`` ``[clients, ...]`` as the server computes it.
+
+        Raises:
+            ValueError: if a sum exceeds 32 bits.
+        """
         total = self.whole(parts).sum(0)
         wrapped = (total + RING // 2) % RING - RING // 2
         if not torch.equal(wrapped, total):
-            raise ValueError(f"a sum does not fit into 32 bits: fewer than {self.bits} bits, then")
+            raise ValueError(f"a sum does not fit into 32 bits: reduce SecureSum.bits, {self.bits}")
         return (wrapped.double() / 2**self.bits).to(parts.dtype)
 
     def whole(self, parts: Tensor) -> Tensor:
-        """Return numbers as whole ones, int64."""
+        """Return fixed-point numbers as integers, int64."""
         return (parts.double() * 2**self.bits).round().to(torch.int64)
 
     def masked(self, parts: Tensor) -> Tensor:
-        """Return what the server is sent of parts ``[clients, ...]``: numbers below 2^32, int64."""
+        """Return the masked messages for ``parts`` ``[clients, ...]``, int64 below 2^32."""
         sent = self.whole(parts) % RING
         for s, t in itertools.combinations(range(len(parts)), 2):
             draw = torch.Generator().manual_seed(torch_seed(0, "privacy", s, t))
@@ -208,19 +232,19 @@ class SecureSum(Summed):
         return sent
 
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
-        """Return the bytes of the sums' parts, and of keys and shares."""
+        """Return the bytes of messages, public keys and secret shares."""
         down, up = FedAvg.communication_bytes(self.of, state, clients, messages)
         shares = (len(clients) - 1) * 2 * SHARE
         return down + (len(clients) - 1) * 2 * KEY + shares, up + 2 * KEY + shares
 
 
 def weighted(masses: Params, message: Params) -> Params:
-    """Return u_s (w - w_s) of leaves ``[clients, ...]``, u ``[clients]`` or ``[clients, K]``."""
+    """Return u_s (w - w_s), with ``masses`` u, ``[clients]`` or ``[clients, K]``, by parameter."""
     return {n: _beside(u, message[n]) * message[n] for n, u in masses.items()}
 
 
 def divided(total: Params, masses: Params) -> Params:
-    """Return sums over their masses, a number or ``[K]``; 0 where nobody has any."""
+    """Return ``total`` divided by ``masses``, scalars or ``[K]``; 0 where the mass is 0."""
     return {n: total[n] / _beside(torch.where(u == 0, 1, u), total[n]) for n, u in masses.items()}
 
 
@@ -229,7 +253,10 @@ def _beside(u: Tensor, t: Tensor) -> Tensor:
 
 
 def clipped(parts: Params, most: float) -> Params:
-    """Return parts ``[clients, ...]``, all leaves of a client together of length ``most``."""
+    """Return ``parts`` ``[clients, ...]`` with the norm of each client scaled down to ``most``.
+
+    The norm is that of all parameters together; smaller ones do not change.
+    """
     squares = [t.square().flatten(1).sum(1) for _, t in sorted(parts.items())]
     if not squares:
         return {}

@@ -1,4 +1,4 @@
-"""Where released code trains something else than its paper says, as an algorithm of its own."""
+"""An algorithm of released code that differs from the algorithm of its paper."""
 
 from dataclasses import replace
 
@@ -10,43 +10,46 @@ from fedlib.federation import Federation
 from fedlib.models import Params, add_prefix, select_prefix
 from fedlib.values import value
 
-AVERAGE = "average."  # in LastClient's memory: FedAvg's model
+AVERAGE = "average."  # in LastClient's server memory: the average of FedAvg
 
 
 @value
 class LastClient(FedAvg):
-    """FedAvg that sends the model of the client that trained last, as 001's released code does.
+    """FedAvg whose result is the model of the client that trained last, as 001 was released.
 
-    Rounds go on from the average w, and the average is what validation examples judge. But what is
-    tested, and handed to a later stage, is w_s of the last client s of the round's cohort, before
-    averaging.
+    Rounds start from the average w, and the best round is selected by the average. But the model
+    that is tested, and that a later stage starts from, is w_s of the last client s of the cohort,
+    before averaging.
+
+    Args:
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: released code of Listo Zec et al., Specialized federated learning using a mixture of
-    experts (001). The paper has the average: ``FedAvg`` (A21).
+    experts (001). The paper uses the average, as ``FedAvg`` does (A21).
     """
 
     def assign_clusters(
         self, fed: Federation, state: State, *, for_selection: bool = False
     ) -> State:
-        """Return the state, with the average in place of the last client's model for judging."""
+        """Return the state, with the average in place of the last model ``for_selection``."""
         return _averaged(state) if for_selection else state
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the state before round 0, in which both models are the same."""
+        """Return the state before round 0, in which both models are equal."""
         initial = FedAvg.init(self, fed, seed, first)
         average = add_prefix(initial.server_params, AVERAGE)
         return replace(initial, server_memory={n: t.clone() for n, t in average.items()})
 
     def download(self, state: State, row: int) -> State:
-        """Return the average alone."""
+        """Return the average without the last client's model."""
         return State({}, {}, server_memory=state.server_memory)
 
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return the average, from which every client trains."""
+        """Return the average, from which every client starts."""
         return FedAvg.client_params(self, fed, _averaged(state), clients)
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """Return the last client's model, with the next average in the server's memory."""
+        """Return the state with the last client's model, and the average in the memory."""
         before = _averaged(state)
         after = FedAvg.aggregate(self, fed, before, clients, messages)
         last = {n: t - messages[n][-1] for n, t in before.server_params.items()}
@@ -56,7 +59,7 @@ class LastClient(FedAvg):
 
 
 def _averaged(state: State) -> State:
-    """Return the state as FedAvg has it."""
+    """Return the state that FedAvg would have, with the average as the model."""
     return replace(
         state, server_params=select_prefix(state.server_memory, AVERAGE), server_memory={}
     )

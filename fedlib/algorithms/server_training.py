@@ -1,4 +1,4 @@
-"""What a server trains itself: FedGen's generator of features, FedGH's output layer."""
+"""Training at the server: FedGen's generator of features and FedGH's output layer."""
 
 from collections.abc import Callable
 from dataclasses import field, replace
@@ -19,30 +19,36 @@ from fedlib.randomness import torch_seed
 from fedlib.values import NonNegativeFloat, NonNegativeInt, PositiveInt, value
 
 MADE = "generator."
-POOL = "pool"  # p(y) over all clients, cumulated
-FITTED = "server/fit:"  # what the generator's optimiser remembers, leaf/quantity
+POOL = "pool"  # cumulative distribution of the labels over all clients
+FITTED = "server/fit:"  # state of the generator's optimiser, by parameter/quantity
 PROTOTYPES, HELD = "prototypes", "held"
 
 
 @value
 class FedGen(FedAvg):
-    """FedAvg whose clients also learn from features that a shared generator invents.
-
-    G takes ``noise`` uniform numbers e and a one-hot label through a hidden layer of ``hidden``
-    units with batch normalisation to the features that the output layer h reads. ``alpha`` is
-    alpha; ``fit`` moves G for ``steps`` of the server after every round, on ``invented`` features
-    at a time. Labels are drawn from the counts of all clients, which the server knows: a leak by
-    design.
+    """FedAvg whose clients also train on features from a generator that the server trains.
 
         G   <- G - grad CE(mean_s h_s(G(e, y)), y)                          at the server
         w_s <- w_s - eta grad [ CE(w_s) + alpha CE(h_s(G(e, y)), y) ]       at a client
 
-    The clients' mean logits are those of their mean output layer, as that is linear. ``fit`` is one
-    optimiser for all rounds, whose moments the server keeps.
+    G maps uniform noise e and a one-hot label y to features for the output layer h, by one hidden
+    layer with batch normalisation. The mean of the clients' logits is computed with their mean
+    output layer, as h is linear. The labels y are drawn from the label counts of all clients,
+    which the server must know: the method reveals them by design.
+
+    Args:
+        noise: number of uniform random numbers e. Default: 512.
+        hidden: width of the hidden layer of G. Default: 512.
+        fit: optimiser of G; its moments last from round to round. Default: Adam with rate 0.005.
+        steps: steps of G after every round, at least 0; the clients' training is always given by
+            ``epochs``. Default: 1000.
+        invented: generated features in a step of G. Default: 10.
+        alpha: weight alpha of generated features at the clients, at least 0. Default: 1.0.
+        epochs, batch_size, client, server: as in ``FedAvg``.
 
     Reference: Zhu et al., Data-free knowledge distillation for heterogeneous federated learning,
-    ICML 2021. A baseline of 004. Deviation: their code also has a distillation, a diversity
-    term and fading weights, which are not in the paper's objective, nor in PFLlib, nor here.
+    ICML 2021. A baseline of 004. Deviation: none from the paper's objective; the authors' code also
+    has a distillation term, a diversity term and decaying weights, which PFLlib leaves out as well.
     """
 
     trained = ("base.", "head.")
@@ -54,7 +60,7 @@ class FedGen(FedAvg):
     alpha: NonNegativeFloat = 1.0
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the model and the generator."""
+        """Return the parameters of the model and of the generator."""
         with seeded(torch_seed(seed, "model", 1)):
             first = nn.Linear(self.noise + fed.classes, self.hidden)
             last = nn.Linear(self.hidden, fed.net.width)
@@ -63,22 +69,22 @@ class FedGen(FedAvg):
 
     @property
     def shares_asked(self) -> tuple[str, ...]:
-        """Of the labels, from which features are invented."""
+        """The labels, whose distribution the generator needs."""
         return ("label",)
 
     def round_constants(self, fed: Federation, state: State) -> Params:
-        """Return the share of the labels up to each one."""
+        """Return the cumulative distribution of the labels."""
         counts = (fed.shares("label") * fed.sizes.unsqueeze(1)).round().sum(0)
         return {POOL: (counts.cumsum(0) / counts.sum()).to(torch.float32)}
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase that trains the model; the generator is the server's."""
+        """Return one phase over the model; the generator is trained by the server."""
         noise = ("generator", self.noise), ("label", 1)
         return (self.phase(random_inputs=noise, steps=None),)
 
     @uses_precomputed("precompute")
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the cross-entropy on real examples and on as many invented ones."""
+        """Return the cross-entropy of real examples plus that of as many generated features."""
         noise, weight = batch.random["generator"], batch.weight
         y = _label(batch.random["label"], ctx[POOL])
         z = generate(select_prefix(params, MADE), noise, y, net.classes, weight)
@@ -86,7 +92,7 @@ class FedGen(FedAvg):
         return FedAvg.loss(self, net, params, ctx, batch) + self.alpha * on_made
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """Fit the generator to the clients' output layers, then average the models."""
+        """Return the averaged model, and the generator fitted to the clients' output layers."""
         p, pool, draw = (
             self.share(fed, clients),
             self.round_constants(fed, state)[POOL],
@@ -119,18 +125,24 @@ class FedGen(FedAvg):
 
 @value
 class FedGH(LGFedAvg):
-    """Personal bases below an output layer that the server trains on mean features of labels.
-
-    A client trains its base f_j and the received output layer h, then sends the mean features
-    (prototypes) of each of its labels and no model. The server takes one pass over all of these
-    pairs, shuffled, ``pairs`` at a time, with ``head``; every pair counts the same.
+    """Personal bases with an output layer that the server trains on class prototypes.
 
         c_jy = mean of f_j(x) over the client's examples of label y
         h <- h - eta grad mean_(j, y) CE(h(c_jy), y)
 
+    A client trains its base f_j and its copy of the output layer h, then sends the mean features
+    (prototypes) of each of its labels, but no model. The server trains h for one epoch over all
+    pairs of prototype and label, in random order and with equal weights.
+
+    Args:
+        head: the server's optimiser of h. Default: SGD with rate 1.
+        pairs: prototypes in a mini-batch of the server. Default: 10.
+        local: name prefixes of the local parameters. Default: ``("base.",)``.
+        epochs, batch_size, client, steps: as in ``FedAvg``; ``server`` is not used.
+
     Reference: Yi et al., FedGH: heterogeneous federated learning with generalized global header,
-    ACM Multimedia 2023. A method of 004. Deviation: in PFLlib the server's output layer is client
-    0's by mistake, here it is its own (A39).
+    ACM Multimedia 2023. A method of 004. Deviation: the server has an output layer of its own;
+    in PFLlib it is that of client 0 by mistake (A39).
     """
 
     head: Optimizer = sgd(1.0)
@@ -139,11 +151,11 @@ class FedGH(LGFedAvg):
     def client_update(
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
-        """Return nothing: no leaf is sent back."""
+        """Return nothing, as no parameter is sent."""
         return {}, {}
 
     def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
-        """Send the mean features ``[clients, classes, D]`` of every label that a client holds."""
+        """Return the prototypes ``[clients, classes, D]``, and which labels a client has."""
         fed, clients = cohort.fed, cohort.clients
         total = torch.zeros(len(clients), fed.classes, fed.net.width, device=fed.device)
         count = torch.zeros(len(clients), fed.classes, device=fed.device)
@@ -157,7 +169,7 @@ class FedGH(LGFedAvg):
         return update[0], {**update[1], PROTOTYPES: means, HELD: held}
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """Train the output layer for one pass over the prototypes."""
+        """Return the state with the output layer trained on the prototypes."""
         held = messages[HELD] > 0
         x, y = messages[PROTOTYPES][held], held.nonzero()[:, 1]
         order = torch.randperm(len(y), generator=_generator(state)).to(y.device)
@@ -173,16 +185,21 @@ class FedGH(LGFedAvg):
         return replace(state, server_params={n: t.detach() for n, t in head.items()})
 
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
-        """Return the bytes: the head down, the prototypes of the labels that are held up."""
+        """Return the bytes of the output layer down, and of each label's prototype up."""
         down, _ = LGFedAvg.communication_bytes(self, state, clients, {})
         each = nbytes({"mean": messages[PROTOTYPES][0, 0], "label": torch.tensor(0)})
         return down, messages[HELD].sum(1).cpu().to(torch.int64) * each
 
 
 def generate(made: Params, noise: Tensor, y: Tensor, classes: int, weight: Tensor) -> Tensor:
-    """Return invented features ``[B, D]`` of labels ``[B]`` from uniform ``noise [B, n]``.
+    """Return generated features, ``[B, D]``.
 
-    Normalised with the mean and variance of the examples with ``weight`` 1.
+    Args:
+        made: the generator's parameters.
+        noise: uniform random numbers, ``[B, n]``.
+        y: labels, ``[B]``.
+        classes: number of classes.
+        weight: 1 for examples that count in the batch normalisation, 0 for padding, ``[B]``.
     """
     labels = one_hot(y, classes).to(noise.dtype)
     h = linear(torch.cat([noise, labels], -1), made["first.weight"], made["first.bias"])
@@ -193,12 +210,12 @@ def generate(made: Params, noise: Tensor, y: Tensor, classes: int, weight: Tenso
 
 
 def _label(u: Tensor, pool: Tensor) -> Tensor:
-    """Return labels ``[B]`` from uniform numbers ``[B, 1]`` and the share of labels up to each."""
+    """Return labels ``[B]`` from uniform numbers ``[B, 1]`` and a cumulative distribution."""
     return (u >= pool).sum(-1).clamp(max=len(pool) - 1)
 
 
 def _generator(state: State) -> torch.Generator:
-    """Return the generator of what the server draws in this round."""
+    """Return the random number generator of the server for this round."""
     return torch.Generator().manual_seed(torch_seed(state.seed, "server", state.round))
 
 

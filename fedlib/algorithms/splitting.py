@@ -1,4 +1,4 @@
-"""Models in two parts, one of them private: a head, a base, a vector, or the first layers."""
+"""Models split into a shared and a personal part: a head, a base, a vector or first layers."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,20 +19,21 @@ from fedlib.models.architectures import params_of, seeded
 from fedlib.randomness import torch_seed
 from fedlib.values import NonNegativeFloat, PositiveInt, value
 
-MEAN = "running_mean"  # what a BatchNorm layer's leaves have
+MEAN = "running_mean"  # a parameter that BatchNorm layers alone have
 OWN, POLICY = "own.", "policy."
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels
 LABELS, STEERED = "labels.weight", "steered."
 SIDES = ("scale", "shift")
 VECTOR, RUNNING, CONSENSUS = "own.mean", "running.mean", "consensus.mean"
-PREPARED = "server/prepared"  # bytes down and up of the round that found the consensus
+PREPARED = "server/prepared"  # bytes down and up of the epoch that computed the consensus
 
 
 class Opened(NamedTuple):
     """The shared part of a prediction.
 
-    ``entry`` ``[B, ...]`` is what the private part is given, ``rest`` ``[B, classes]`` the logits
-    without it.
+    Args:
+        entry: input of the private part, ``[B, ...]``.
+        rest: logits without the private part, ``[B, classes]``.
     """
 
     entry: Tensor
@@ -41,23 +42,23 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitModel(FedAvg):
-    """A client's logits are those of shared parts and those of a private one: what 004 mixes.
+    """A base class of methods whose logits are the sum of a shared and a private part's.
 
         logits = rest(x) + joined(private(entry(x)))
 
-    Each method says what these four are. ``joined`` is linear, so that a mixture of private parts
-    is a mixture of what they add to the logits. The private part is made of the local leaves whose
-    names begin with ``experts``.
+    Subclasses define the four functions. ``joined`` is linear, so that a mixture of private parts
+    (``PMMoE``) is a mixture of what they add to the logits. The private part consists of the local
+    parameters whose names begin with ``experts``.
 
     Reference: Feng et al., PM-MoE (004), eq. 4. Deviation: private vectors are added to the
     features, not to the logits (A34).
     """
 
     experts: ClassVar[str]
-    """How the names of the private part's leaves begin."""
+    """Name prefix of the private part's parameters."""
 
     below_head: ClassVar[bool] = False
-    """Whether the private part makes features, which the shared head reads, and no logits."""
+    """Whether the private part computes features for the shared head, instead of logits."""
 
     @property
     def local(self) -> tuple[str, ...]:
@@ -65,18 +66,18 @@ class SplitModel(FedAvg):
         return (self.experts,)
 
     def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
-        """Return what the private part is given, and the logits without it.
+        """Return the input of the private part, and the logits without that part.
 
-        By default the features, and what the shared head makes of them.
+        Default: the features, and the logits of the shared head.
         """
         return Opened(code["h"], net.logits(params, code["h"]))
 
     def private(self, net: FunctionalModel, params: Params, entry: Tensor) -> Tensor:
-        """Return what the private part makes of its entry, ``[B, ...]``: by default a head's."""
+        """Return the output of the private part, ``[B, ...]``. Default: the logits of a head."""
         return net.logits(add_prefix(select_prefix(params, self.experts), "head."), entry)
 
     def joined(self, net: FunctionalModel, params: Params, out: Tensor) -> Tensor:
-        """Return what that adds to the logits, ``[B, classes]``."""
+        """Return what the private part's output adds to the logits, ``[B, classes]``."""
         return out @ params["head.weight"].mT if self.below_head else out
 
     def logits(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
@@ -103,16 +104,19 @@ class SplitModel(FedAvg):
 
 @value
 class Personal(SplitModel):
-    """FedAvg in which the leaves whose names begin with one of ``client_params`` stay with their
-    client.
+    """FedAvg in which parameters chosen by name stay with their client.
 
     The default, the output layer's bias b_s, is biased FedAvg:
 
         p(y|x, s) = softmax(W h(x) + b_s)                                   (000, sec. 4.1)
 
-    A new client gets the mean of the clients' logits: for the output layer that is the mean of its
-    local parameters. What others can borrow of a client is its head, if all of it is personal.
-    ValueError, when a run starts, for a name that no leaf of the model begins with.
+    A new client gets the mean of the clients' logits, which for an output layer is the logits of
+    the mean layer. ``PMMoE`` mixes the heads, if the whole head is local.
+
+    Args:
+        local: name prefixes of the local parameters; every one must match a parameter of the
+            model. Default: ``("head.bias",)``.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Reisser et al., Federated mixture of experts (000), a baseline.
     """
@@ -121,31 +125,40 @@ class Personal(SplitModel):
     local: tuple[str, ...] = ("head.bias",)
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the fresh leaves of FedAvg."""
+        """Return the parameters of FedAvg.
+
+        Raises:
+            ValueError: if a prefix in ``local`` matches no parameter.
+        """
         params = FedAvg.init_params(self, fed, seed)
         for prefix in self.local:
             if not any(name.startswith(prefix) for name in params):
-                raise ValueError(f"no leaf begins with {prefix!r}; there are {', '.join(params)}")
+                have = f"; there are {', '.join(params)}"
+                raise ValueError(f"no parameter begins with {prefix!r}{have}")
         return params
 
     def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
-        """Return the features and nothing else."""
+        """Return the features, and logits of zero."""
         h = code["h"] if "h" in code else net.features(params, code["x"])
         return Opened(h, h.new_zeros(h.shape[0], net.classes))
 
     @property
     def predicts_from_inputs(self) -> bool:
-        """Return whether the base is personal."""
+        """Whether parameters of the base are local."""
         return not all(prefix.startswith("head.") for prefix in self.local)
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
-        """Return the features, or the batch itself if they are personal."""
+        """Return the features, or the examples if the base is not shared."""
         return {"x": x} if self.predicts_from_inputs else {"h": net.features(shared, x)}
 
 
 @value
 class FedPer(Personal):
-    """A shared base f below personal heads h_s, trained together: logits = h_s(f(x)).
+    """A shared base f with personal heads h_s, trained together: logits = h_s(f(x)).
+
+    Args:
+        local: name prefixes of the local parameters. Default: ``("head.",)``.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Arivazhagan et al., Federated learning with personalization layers, 2019. A method
     of 004, whose experts are the heads.
@@ -156,10 +169,14 @@ class FedPer(Personal):
 
 @value
 class LGFedAvg(Personal):
-    """Personal bases f_s below a shared head h, trained together: logits = h(f_s(x)).
+    """Personal bases f_s with a shared head h, trained together: logits = h(f_s(x)).
 
-    Reference: Liang et al., Think locally, act globally, 2020, as 004 reads it, whose experts are
-    the bases; ``LocalGlobal`` keeps fewer layers personal.
+    Args:
+        local: name prefixes of the local parameters. Default: ``("base.",)``.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
+
+    Reference: Liang et al., Think locally, act globally, 2020, as understood in 004, whose experts
+    are the bases. In ``LocalGlobal`` fewer layers are personal.
     """
 
     experts = "base."
@@ -167,7 +184,7 @@ class LGFedAvg(Personal):
     local: tuple[str, ...] = ("base.",)
 
     def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
-        """Return the examples, and the shared head's bias."""
+        """Return the examples, and the bias of the shared head."""
         return Opened(code["x"], params["head.bias"].expand(code["x"].shape[0], -1))
 
     def private(self, net: FunctionalModel, params: Params, entry: Tensor) -> Tensor:
@@ -177,13 +194,19 @@ class LGFedAvg(Personal):
 
 @value
 class FedRep(Personal):
-    """FedPer in turns: the head for ``head_epochs``, then the base for ``epochs``.
+    """FedPer that trains the personal head first and then the shared base.
 
         h_s <- h_s - eta grad CE(h_s(f(x))),  then  f <- f - eta grad CE(h_s(f(x)))
 
+    Args:
+        head_epochs: local epochs of the head. Default: 10.
+        epochs: local epochs of the base. Default: 1.
+        local: name prefixes of the local parameters. Default: ``("head.",)``.
+        batch_size, client, server, steps: as in ``FedAvg``; ``steps`` replaces ``epochs``.
+
     Reference: Collins et al., Exploiting shared representations for personalized federated
-    learning, ICML 2021. A method of 004. Deviation: about ten epochs of the head, as the paper has;
-    PFLlib and 004 have one.
+    learning, ICML 2021. A method of 004. Deviation: ten epochs of the head, about as many as in the
+    paper; PFLlib and 004 use one.
     """
 
     local: tuple[str, ...] = ("head.",)
@@ -197,14 +220,18 @@ class FedRep(Personal):
 
 @value
 class FedBABU(Personal):
-    """FedPer whose heads never move: only the base f is federated, logits = h_0(f(x)).
+    """FedPer with a frozen head: only the base f is trained, logits = h_0(f(x)).
 
-    Every head is the common initial one h_0 until ``Local`` after this fine-tunes it, with the
-    base.
+    All clients have the same initial head h_0. A later ``Local`` stage fine-tunes it together with
+    the base.
+
+    Args:
+        local: name prefixes of the local parameters. Default: ``("head.",)``.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Oh et al., FedBABU: toward enhanced representation for federated image
-    classification, ICLR 2022. A method of 004. Deviation: fine-tuning begins at what the server
-    sends, as in the paper; 004's released code begins at a client's own last base.
+    classification, ICLR 2022. A method of 004. Deviation: fine-tuning starts from the server's
+    base, as in the paper; in the released code of 004 it starts from a client's own last base.
     """
 
     trained = ("base.",)
@@ -215,8 +242,11 @@ class FedBABU(Personal):
 class FedBN(FedAvg):
     """FedAvg in which BatchNorm layers stay with their client: weights, biases and statistics.
 
-    So clients whose features are shifted against each other normalise them alike. Without such
-    layers it is FedAvg. A new client gets the mean of the clients' predictions.
+    Each client normalises its own features, which differ by a feature shift. For a model without
+    BatchNorm layers the method is FedAvg. A new client gets the mean of the clients' predictions.
+
+    Args:
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Li et al., FedBN: federated learning on non-IID features via local batch
     normalization, ICLR 2021.
@@ -228,17 +258,20 @@ class FedBN(FedAvg):
 
 @value
 class LocalGlobal(FedAvg):
-    """Personal first layers l_s below one global network g: logits = g(l_s(x)).
+    """Personal first layers l_s followed by a global network g: logits = g(l_s(x)).
 
-    ``cut`` is the number of the base's modules that are l_s: 3 is the input layer of a LeNet
-    (convolution, pooling, ReLU), 4 a ResNet up to its first block; ``FunctionalModel.cuts`` lists
-    the legal ones. ValueError, when a run starts, for a cut that the model has not. A new client
-    gets
+    A new client gets the prediction of g for the mean of the clients' representations:
 
         log p(y|x) = log softmax g( sum_s p(s) l_s(x) )                     (000, App. F)
 
-    Reference: Liang et al., Think locally, act globally, 2020; 000, sec. 4.1, a baseline. As in 000
-    nothing is pre-trained by FedAvg (``Experiment.first_stage`` would).
+    Args:
+        cut: number of the base's modules in l_s, such as 3 for the input layer of a LeNet
+            (convolution, pooling, ReLU) or 4 for a ResNet up to its first block; see
+            ``FunctionalModel.cuts``. Default: 3.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
+
+    Reference: Liang et al., Think locally, act globally, 2020; 000, sec. 4.1, a baseline. As in
+    000, the model is not pre-trained by FedAvg, which ``Experiment.first_stage`` makes possible.
     """
 
     predicts_from_inputs = True
@@ -250,7 +283,11 @@ class LocalGlobal(FedAvg):
         return tuple(f"base.{i}." for i in range(self.cut))
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the state before round 0, with the same fresh first layers for every client."""
+        """Return the state before round 0, with equal first layers for all clients.
+
+        Raises:
+            ValueError: if the model cannot be cut there.
+        """
         cuts = fed.net.cuts
         if self.cut not in cuts:
             legal = "; ".join(f"{cut} (after {names})" for cut, names in cuts.items())
@@ -266,42 +303,44 @@ class LocalGlobal(FedAvg):
     def combine_clients(
         self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
     ) -> Tensor:
-        """Return what the global layers make of the mean representation."""
+        """Return the prediction of the global layers for the mean representation."""
         return net.above(shared, outputs["r"], self.cut).log_softmax(-1)
 
 
 @value
 class FedRoD(SplitModel):
-    """One base f below a generic head h and a personal one h_s: logits = h(f(x)) + h_s(f(x)).
-
-    Base and generic head are shared and minimise the balanced softmax, which adds log n_y to the
-    logit of a label that the client holds n_y times. The personal head, which begins as a copy of
-    the generic one, minimises the cross-entropy of the sum and moves nothing else.
+    """A base f with a generic head h and a personal head h_s: logits = h(f(x)) + h_s(f(x)).
 
         f, h:  CE( h(f(x)) + log n )        h_s:  CE( h(f(x)) + h_s(f(x)) )
 
-    A new client gets the generic model.
+    Base and generic head are shared and trained with the balanced softmax, which adds log n_y to
+    the logit of label y, with n_y training examples at the client. The personal head, which starts
+    as a copy of the generic head, is trained with the cross-entropy of the sum, whose gradient
+    reaches no other parameter. A new client gets the generic model.
+
+    Args:
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Chen and Chao, On bridging generic and personalized federated learning for image
-    classification, ICLR 2022. A method of 004. Deviation: the paper's hypernetwork head is left
-    out, as in PFLlib and 004.
+    classification, ICLR 2022. A method of 004. Deviation: the paper's hypernetwork for heads is
+    left out, as in PFLlib and 004.
     """
 
     experts = OWN
     initialised_from: ClassVar[dict[str, str]] = {OWN: "head."}
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the model and a second head."""
+        """Return the model's parameters and a copy of its head."""
         model = FedAvg.init_params(self, fed, seed)
         return {**model, **add_prefix(select_prefix(model, "head."), OWN)}
 
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return the logarithm of how often a client holds each label, ``[clients, classes]``."""
+        """Return the logarithms of the label counts, ``[clients, classes]``."""
         return {"log_counts": fed.train.counts(fed.classes)[clients].to(torch.float32).log()}
 
     @uses_precomputed("precompute")
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the balanced loss of base and generic head, and that of the personal head."""
+        """Return the balanced loss of base and generic head plus the personal head's loss."""
         y, weight = batch.y, batch.weight
         h = self.features(net, params, batch)
         generic = net.logits(params, h)
@@ -312,7 +351,7 @@ class FedRoD(SplitModel):
     def new_client_output(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Params:
-        """Return the generic logits: those of a client for a new client."""
+        """Return the logits of the generic model."""
         return {"logits": net.logits(params, code["h"])}
 
 
@@ -321,19 +360,22 @@ class FedCP(SplitModel):
     """A policy divides every feature h between a personal and a global head, r + s = 1.
 
         logits = own(r * h) + head(s * h)
-        r = soft Gumbel choice at temperature 1 of ReLU(LayerNorm(Linear(h * v_j)))
+        r      = Gumbel softmax at temperature 1 of ReLU(LayerNorm(Linear(h * v_j)))
+        loss   = CE + lambda MMD^2(f(x), f_g(x))
 
-    v_j, the client's embedding, is the sum of the rows of its personal head's weight, at unit
-    length; the policy is shared. Base, policy and personal head are trained; the received head is
-    not, and what is sent back for it is the mean of it and the personal one. ``apart`` is lambda of
-    the maximum mean discrepancy that keeps features near those of the received base:
+    The client's embedding v_j is the normalised sum over classes of its personal head's weights;
+    the policy is shared. Base, policy and personal head are trained. The global head is frozen at
+    the clients, which send the mean of it and of their personal head. The maximum mean discrepancy
+    keeps the features f(x) close to those of the global base f_g.
 
-        CE + lambda MMD^2(f(x), f_g(x))
+    Args:
+        lam: weight lambda of the maximum mean discrepancy, at least 0. Default: 5.0.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Zhang et al., FedCP: separating feature information for personalized federated
     learning via conditional policy, KDD 2023 (lambda 5; PFLlib and 004: 1). A method of 004.
-    Deviation: for predictions r is chosen without noise; as released every evaluation has other
-    noise (A36).
+    Deviation: predictions compute r without noise; the released code draws new noise in every
+    evaluation (A36).
     """
 
     experts = OWN
@@ -343,7 +385,7 @@ class FedCP(SplitModel):
     lam: NonNegativeFloat = 5.0
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the model, a second head like the first, and the policy."""
+        """Return the model's parameters, a copy of its head, and the policy."""
         model, d = FedAvg.init_params(self, fed, seed), fed.net.width
         with seeded(torch_seed(seed, "model", 1)):
             policy = params_of({"layer": nn.Linear(d, 2 * d), "norm": nn.LayerNorm(2 * d)})
@@ -354,15 +396,15 @@ class FedCP(SplitModel):
         """Return the embedding of each client, ``[clients, D]``."""
         return {"who": normalize(state.client_params[f"{OWN}weight"][clients].sum(1), dim=-1)}
 
-    round_constants = MOON.round_constants  # the received base
+    round_constants = MOON.round_constants  # the global base
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase that trains all but the received head."""
+        """Return one phase, which trains all parameters but the global head."""
         return (self.phase(random_inputs=(("policy", FEATURES),)),)
 
     @uses_precomputed("precompute")
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the cross-entropy, and how far features are from the received base's."""
+        """Return the cross-entropy plus the discrepancy from the global base's features."""
         h, weight = self.features(net, params, batch), batch.weight
         logits = self.logits(net, params, ctx, {"h": h, **batch.random})
         loss = mean_cross_entropy(logits, batch.y, weight)
@@ -373,7 +415,7 @@ class FedCP(SplitModel):
     def precompute(
         self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
     ) -> Precomputed:
-        """Return the received base's features, and the client's own where these stand still."""
+        """Return the features of the global base, and of the client's base if it is frozen."""
         own = SplitModel.precompute(self, net, frozen, ctx, batch).replace
         return Precomputed({"theirs": self._theirs(net, ctx, batch)}, own)
 
@@ -383,14 +425,14 @@ class FedCP(SplitModel):
     def client_update(
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
-        """Return before - after, where the head after is the mean of received and personal one."""
+        """Return before - after, with the mean of global and personal head as the head after."""
         own, sent = FedAvg.client_update(self, net, before, after, ctx)
         for name, mine in add_prefix(select_prefix(after, OWN), "head.").items():
             sent[name] = (before[name] - mine) / 2
         return own, sent
 
     def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
-        """Return the personal share of the features, and what the global head makes of the rest."""
+        """Return the personal share r * h, and the global head's logits of the rest."""
         h, policy = code["h"], select_prefix(params, POLICY)
         logits = linear(h * ctx["who"], policy["layer.weight"], policy["layer.bias"])
         logits = layer_norm(logits, logits.shape[-1:], policy["norm.weight"], policy["norm.bias"])
@@ -403,44 +445,53 @@ class FedCP(SplitModel):
 
 
 def discrepancy(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-    """Return the squared maximum mean discrepancy of rows ``[B, D]`` with ``weight`` ``[B]``.
+    """Return the squared maximum mean discrepancy of two batches of features.
 
-    Under the sum of four Gaussian kernels e^(-d^2 / 2 w), diagonals included, as in FedCP's code.
+    Its kernel is the sum of four Gaussian kernels e^(-d^2 / 2 w), and the diagonals count, as in
+    the released code of FedCP.
+
+    Args:
+        a: features, ``[B, D]``.
+        b: other features of the same examples, ``[B, D]``.
+        weight: weights of the examples, 0 for padding, ``[B]``.
     """
     clients = torch.cat([a, b], -2)
     share = torch.cat([weight, -weight]) / weight.sum().clamp(min=1)
     squares = (clients**2).sum(-1)
     far = (squares.unsqueeze(-1) + squares - 2 * clients @ clients.mT).clamp(min=0)
-    # All kernels in one tensor: a small batch's time is that of launching operations.
+    # All kernels are in one tensor, as launching operations dominates the time of a small batch.
     kernels = (far * _narrow(far.device, far.dtype)).exp().sum(0)
     return (kernels * (share.unsqueeze(-1) * share)).sum()
 
 
 @cache
 def _narrow(device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return -1 / (2 width) of every kernel, made once: at each step a GPU would wait for it."""
+    """Return -1 / (2 width) of every kernel, cached because a GPU would wait for each copy."""
     return torch.tensor(WIDTHS, device=device, dtype=dtype).mul(-2).reciprocal().view(-1, 1, 1)
 
 
 @value
 class GPFL(SplitModel):
-    """Base below a personal head, which reads features steered by what the client's labels are.
-
-    Every label y has a shared embedding e_y of D numbers; scale and shift, shared, are a linear
-    layer, ReLU and layer normalisation each. ``near`` is lambda, ``decay`` mu, the weight decay of
-    embeddings and steering.
+    """A base with personal heads, and features conditioned on the client's label distribution.
 
         steer(h; c) = ReLU(h (scale(c) + 1) + shift(c))
         logits      = head_s(steer(h; c_s)),  c_s = sum_y p(y|s) e_y,  c_g = mean_y e_y
         pull        = CE(cos(steer(h; c_g), e)) + lambda |steer(h; c_g) - e_y|
         loss        = CE(logits) + pull + mu/2 (|e|^2 + |steering|^2)
 
-    Contexts c and the e_y of the distance are of the received embeddings.
+    Every label y has a shared embedding e_y of D numbers. The steering networks scale and shift are
+    shared, too: a linear layer, ReLU and layer normalisation each. The contexts c_s and c_g and the
+    distance use the embeddings at the start of the round.
+
+    Args:
+        near: weight lambda of the distance, at least 0. Default: 0.01.
+        decay: weight decay mu of embeddings and steering networks, at least 0. Default: 0.1.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Zhang et al., GPFL: simultaneously learning global and personalized feature
-    information for personalized federated learning, ICCV 2023. A method of 004. Deviation: as
-    released contexts are of the embeddings that the client had before, at first zero, and the
-    distance is of whole batches.
+    information for personalized federated learning, ICCV 2023. A method of 004. Deviation: the
+    released code computes contexts from the client's embeddings of an earlier round, at first zero,
+    and the distance over whole batches.
 
     >>> root(torch.tensor([4.0, 0.0]))  # distances; the gradient at 0 is 0
     tensor([2., 0.])
@@ -452,7 +503,7 @@ class GPFL(SplitModel):
     decay: NonNegativeFloat = 0.1
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the model, the labels' embeddings and the steering."""
+        """Return the model's parameters, the label embeddings and the steering networks."""
         model, d = FedAvg.init_params(self, fed, seed), fed.net.width
         with seeded(torch_seed(seed, "model", 1)):
             new: dict[str, nn.Module] = {"labels": nn.Embedding(fed.classes, d)}
@@ -467,12 +518,12 @@ class GPFL(SplitModel):
         return {"everybody": labels.mean(1), "mine": (share.unsqueeze(1) @ labels).squeeze(1)}
 
     def round_constants(self, fed: Federation, state: State) -> Params:
-        """Return the received embeddings."""
+        """Return the label embeddings at the start of the round."""
         return {"received_labels": state.server_params[LABELS]}
 
     @uses_precomputed("precompute")
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the head's cross-entropy, and what the embeddings say of the steered features."""
+        """Return the cross-entropy, the pull to the label embeddings and the weight decay."""
         y, weight = batch.y, batch.weight
         h = self.features(net, params, batch)
         logits = net.logits(params, steer(params, h, ctx["mine"]))
@@ -486,7 +537,7 @@ class GPFL(SplitModel):
         return loss + self.decay / 2 * torch.stack([(t**2).sum() for t in decayed]).sum()
 
     def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
-        """Return the features steered by the client's own labels."""
+        """Return the features steered by the client's label distribution, and logits of zero."""
         h = code["h"]
         return Opened(steer(params, h, ctx["mine"]), h.new_zeros(h.shape[0], net.classes))
 
@@ -495,7 +546,7 @@ def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
     """Return features ``[B, D]`` steered by a context ``[D]``."""
 
     def read(layer: Params) -> Tensor:
-        # In memory of its own: of a view the bits would hang on where it begins.
+        # A copy, because the rounding of a view's product depends on its memory alignment.
         logits = relu(linear(context.clone(), layer["layer.weight"], layer["layer.bias"]))
         return layer_norm(logits, logits.shape[-1:], layer["norm.weight"], layer["norm.bias"])
 
@@ -511,23 +562,27 @@ def root(squares: Tensor) -> Tensor:
 
 @value
 class DBE(SplitModel):
-    """The whole model is shared, a vector v_j of D numbers, added to the features, is private.
-
-    ``kappa`` is kappa; m_j are the mean features of the client's mini-batch, g is the consensus.
+    """A shared model with a private vector v_j of D numbers that is added to the features.
 
         logits = head(f(x) + v_j)
         m_j    = mean_batch f(x)
         loss   = CE + kappa mean_d (m_jd - g_d)^2 / 2
 
-    g is the mean of the clients' last m_j after one epoch of plain training from the initial model,
-    weighted by examples, and stays as it is. For that epoch the initial model goes to every client
-    that takes part, and D numbers come back: the first round is charged for it, whoever is in its
-    cohort, in equal parts.
+    The consensus g is computed once, before round 0: all clients train one epoch from the initial
+    model, and g is the mean of their last m_j, weighted by examples. For that epoch every
+    participating client downloads the initial model and uploads D numbers. These bytes are added to
+    those of the first round, in equal parts for its cohort.
+
+    Args:
+        kappa: weight of the distance from the consensus, at least 0. Default: 50.0.
+        client: optimiser of all parameters, v_j among them. It must be plain SGD. Default: SGD
+            with rate 0.05.
+        epochs, batch_size, server, steps: as in ``FedAvg``.
 
     Reference: Zhang et al., Eliminating domain bias for federated learning in representation space,
     NeurIPS 2023 (kappa 50, for news 0.1, as in 004; PFLlib's default is kappa 0). A method of 004.
-    Deviation: v_j moves at the clients' rate, in plain SGD steps; m_j is no running mean over
-    batches (the paper's mu is 1, as in 004).
+    Deviation: v_j has the clients' learning rate, and m_j is not a running mean over batches (the
+    paper's mu is 1, as in 004).
     """
 
     experts = VECTOR
@@ -538,17 +593,17 @@ class DBE(SplitModel):
     kappa: NonNegativeFloat = 50.0
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return the model, and vectors that start at zero."""
+        """Return the model's parameters, and vectors of zero."""
         zero = torch.zeros(fed.net.width)
         vectors = {n: zero.clone() for n in (VECTOR, RUNNING, CONSENSUS)}
         return {**FedAvg.init_params(self, fed, seed), **to_device(vectors, fed)}
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the initial model with the consensus, for which every client trains one epoch."""
+        """Return the initial state with the consensus, for which all clients train one epoch."""
         initial = FedAvg.init(self, fed, seed, first)
         if not self.kappa or (first and CONSENSUS in first.server_params):
             return initial
-        # The initial model stays as it is.
+        # A copy, because a round updates local parameters in place.
         nothing = {n: torch.zeros_like(t) for n, t in initial.client_params.items()}
         fresh = State(dict(initial.server_params), nothing)
         once = _Consensus(batch_size=self.batch_size, client=self.client, kappa=0.0)
@@ -558,39 +613,38 @@ class DBE(SplitModel):
         return initial
 
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return the received model and the client's vector; its mean features start empty."""
+        """Return the global model, the client's vector, and mean features of zero."""
         initial = FedAvg.client_params(self, fed, state, clients)
         return {**initial, RUNNING: torch.zeros_like(initial[RUNNING])}
 
     @uses_precomputed("precompute")
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Return the cross-entropy, and how far the mean features are from the consensus."""
+        """Return the cross-entropy plus the distance of mean features from the consensus."""
         weight = batch.weight
         h = self.features(net, params, batch)
         logits = net.logits(params, h + params[VECTOR])
         loss = mean_cross_entropy(logits, batch.y, weight)
         center = mean_of(h, weight)
         loss = loss + self.kappa / 2 * ((center - params[CONSENSUS]) ** 2).mean()
-        # Zero in value; its SGD step remembers the batch's mean.
+        # This term has the value 0, and its SGD step sets ``running.mean`` to the batch's mean.
         back = params[RUNNING] - center.detach()
         step = (back**2).sum() - (back.detach() ** 2).sum()
         return loss + 1 / (2 * self.client.lr) * step
 
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
-        """Return the bytes of a round, of the first one with those of the consensus.
+    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
+        """Return the bytes of a round, and in the first round also those of the consensus.
 
-        What all clients exchanged for that is dealt to the first cohort: with all clients in it,
-        each has its own. The server's memory of it ends with the first round.
+        The latter are divided among the first cohort, in equal parts.
         """
-        down, up = FedAvg.communication_bytes(self, state, rows, messages)
+        down, up = FedAvg.communication_bytes(self, state, clients, messages)
         if PREPARED not in state.server_memory:
             return down, up
-        once, clients = state.server_memory[PREPARED].cpu().unsqueeze(1), len(rows)
-        more = once // clients + (torch.arange(clients) < once % clients)
+        once, n = state.server_memory[PREPARED].cpu().unsqueeze(1), len(clients)
+        more = once // n + (torch.arange(n) < once % n)
         return down + more[0], up + more[1]
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """Average the models; what finding the consensus took has been charged."""
+        """Return the averaged model, without the bytes of the consensus, which are counted."""
         return replace(FedAvg.aggregate(self, fed, state, clients, messages), server_memory={})
 
     def private(self, net: FunctionalModel, params: Params, entry: Tensor) -> Tensor:
@@ -600,7 +654,7 @@ class DBE(SplitModel):
 
 @dataclass(frozen=True)
 class _Consensus(DBE):
-    """One epoch of plain training whose clients send their last mean, and nothing else."""
+    """One epoch of training after which clients send their last mean features, and no model."""
 
     trained = ("base.", "head.", RUNNING)
 
@@ -610,7 +664,7 @@ class _Consensus(DBE):
         return {}, {CONSENSUS: before[CONSENSUS] - after[RUNNING]}
 
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
-        model = drop_prefix(state.server_params, CONSENSUS)  # there is none yet
+        model = drop_prefix(state.server_params, CONSENSUS)  # the consensus is not sent yet
         return FedAvg.communication_bytes(
             self, replace(state, server_params=model), clients, messages
         )
