@@ -276,7 +276,7 @@ def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[Sta
         state, *beside = (moved(each, fed) for each in earlier)
         if beside and not beside[0].client_params:
             kind = type(experiment.before[1].algorithm).__name__
-            raise ValueError(f"`beside` gives clients' own leaves, and {kind} keeps none")
+            raise ValueError(f"`local_stage` gives clients' own parameters, and {kind} keeps none")
         first = replace(state, client_params=beside[0].client_params) if beside else state
         of = experiment.before[0].algorithm
         first = of.assign_clusters(eval_view(of, fed), first)

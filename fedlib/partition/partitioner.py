@@ -94,7 +94,7 @@ class Partitioner:
         made = self.partition(pool, seed)
         if not isinstance(made, Partition):
             need = "must return a Partition, as Partition.from_lists(lists)"
-            raise TypeError(f"{type(self).__name__}.deal {need}, got {short_repr(made)}")
+            raise TypeError(f"{type(self).__name__}.partition {need}, got {short_repr(made)}")
         for stray in made.flat[~np.isin(made.flat, pool.positions)]:
             what = f"{self} deals position {stray:,}, which is none of pool.positions"
             raise ValueError(f"{what}: others may be set aside for validation or tests")

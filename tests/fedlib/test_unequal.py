@@ -160,12 +160,12 @@ def test_who_is_alone_is_trained_and_scored_as_in_company(batch_size, monkeypatc
 def test_what_is_found_of_a_group_does_not_keep_what_it_was_found_in(algorithm, monkeypatch):
     room, kept = importlib.import_module("fedlib.engine.evaluate"), []
 
-    def in_order(work, parts, what):
+    def map_ordered(work, parts, what):
         found = parallel.map_ordered(work, parts, what)
         kept.extend(t for of_group in found for t in of_group if what == "scores")
         return found
 
-    monkeypatch.setattr(room, "in_order", in_order)
+    monkeypatch.setattr(room, "map_ordered", map_ordered)
     fed = make_federation((6,) * 4)
     room.evaluate(fed, algorithm, algorithm.init(fed, 0), fed.test)
     assert kept and all(t.untyped_storage().nbytes() == t.nbytes for t in kept)
