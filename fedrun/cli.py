@@ -105,9 +105,7 @@ def main(
 @app.command("sweep")
 @app.command("run")
 def train(
-    sources: Annotated[
-        list[str], Argument(metavar="CODE|FILE", help="experiments, or files of them")
-    ],
+    sources: Annotated[list[str], Argument(metavar="CODE|FILE", help="experiments or files")],
     workers: Annotated[int, Option(min=1, metavar="N", help="number of processes")] = 1,
     address: Annotated[str | None, Option(help="Ray cluster: auto, or HOST:PORT")] = None,
     plan: Annotated[bool, Option("--plan", help="only list which runs are stored")] = False,
