@@ -2,8 +2,8 @@
 
 An entry is a folder with the name of its dataset. It is written under another name and renamed when
 it is complete, so that readers never see a partial entry; a lock file keeps two processes from
-decoding the same dataset. `meta.json` describes the dataset, the `state` of the source from which it
-was decoded, and size and time of every file. An entry whose files have changed is decoded again.
+decoding the same dataset. `meta.json` describes the dataset, the `state` of the source from which
+it was decoded, and size and time of every file. Entries whose files changed are decoded again.
 """
 
 import hashlib
