@@ -113,7 +113,7 @@ def test_a_worker_that_would_run_other_code_is_refused(imported, monkeypatch):
     imported(BODY.replace("RATE = 1.0", "RATE = 2.0"))
     arrived = pickle.loads(sent)
     assert arrived.changed and arrived.key != of(sys.modules["module_of_users"]).key
-    with pytest.raises(StoreError, match="others in this process than where it was asked for"):
+    with pytest.raises(StoreError, match="in this process differ from those it was submitted with"):
         play(arrived)
     imported()
     assert play(pickle.loads(sent)).provenance["data"]
