@@ -178,7 +178,7 @@ def test_describe_decodes_nothing(places, monkeypatch):
 
 # Two send errors between their own processes, and try in memory whether these survive that. The
 # third reads what copies of the process have written into memory that only these share.
-UNPICKLING = {"cluster.py", "sweep.py", "parallel.py"}
+UNPICKLING = {"parallel.py"}
 
 
 def test_no_module_unpickles_what_it_reads():
