@@ -1,7 +1,7 @@
-"""Where things are kept: absolute folders, each with an environment variable.
+"""Folders of data and results, as absolute paths; an environment variable can change each.
 
-Notebooks are run from several working directories (JupyterLab, papermill, nbval), so no
-path may depend on the current one. Folders are named here, and created by whoever writes.
+Notebooks are run from several working directories (JupyterLab, papermill, nbval), so no path may
+depend on the current one. Folders are not created here, but when something is written.
 """
 
 import os
@@ -17,43 +17,43 @@ ROOT: Path = _PARENT if IN_CHECKOUT else Path.cwd()
 def _folder(variable: str, default: Path) -> Path:
     given = os.environ.get(variable)
     place = Path(given or default).expanduser().absolute()
-    if os.path.isfile(place):  # False, too, for a folder that one may not look into
-        raise NotADirectoryError(f"{variable}: {place} is a file, and no folder")
-    if given:  # a relative one stays where it was read first, for processes that are started, too
+    if os.path.isfile(place):  # unlike Path.is_file, False for a folder without permission
+        raise NotADirectoryError(f"{variable}: {place} is a file, not a folder")
+    if given:  # a relative path must not change with the working directory or in child processes
         os.environ[variable] = str(place)
     return place
 
 
 def notebooks() -> Path:
-    """The source notebooks: `$FEDLIB_NOTEBOOKS`, else `ROOT/notebooks`."""
+    """Return the folder of source notebooks: `$FEDLIB_NOTEBOOKS`, else `ROOT/notebooks`."""
     return _folder("FEDLIB_NOTEBOOKS", ROOT / "notebooks")
 
 
 def build() -> Path:
-    """Executed copies of the notebooks, by scale: `$FEDLIB_BUILD`, else `ROOT/build`."""
+    """Return the folder of executed notebooks, by scale: `$FEDLIB_BUILD`, else `ROOT/build`."""
     return _folder("FEDLIB_BUILD", ROOT / "build")
 
 
 def figures() -> Path:
-    """Figures and the numbers behind them, by scale: `$FEDLIB_FIGURES`, else `ROOT/figures`."""
+    """Return the folder of figures and their data, by scale: `$FEDLIB_FIGURES`, else `figures`."""
     return _folder("FEDLIB_FIGURES", ROOT / "figures")
 
 
 def runs() -> Path:
-    """The store of training runs, one folder each: `$FEDLIB_RUNS`, else `ROOT/runs`."""
+    """Return the folder of training runs, one folder each: `$FEDLIB_RUNS`, else `ROOT/runs`."""
     return _folder("FEDLIB_RUNS", ROOT / "runs")
 
 
 def results() -> Path:
-    """Exported runs that are kept with the project: `$FEDLIB_RESULTS`, else `ROOT/results`."""
+    """Return the folder of exported results: `$FEDLIB_RESULTS`, else `ROOT/results`."""
     return _folder("FEDLIB_RESULTS", ROOT / "results")
 
 
 def cache() -> Path:
-    """Decoded data sets: `$FEDLIB_CACHE`, else `fedlib` in the user's cache folder."""
+    """Return the folder of cached datasets: `$FEDLIB_CACHE`, else `fedlib` in the user's cache."""
     if os.environ.get("FEDLIB_CACHE"):
         return _folder("FEDLIB_CACHE", ROOT)
-    try:  # a user of a container may have no home
+    try:  # the user of a container may have no home folder
         return _folder("XDG_CACHE_HOME", Path("~/.cache")) / "fedlib"
     except RuntimeError as error:
         raise RuntimeError(f"{error}: set FEDLIB_CACHE to a folder that can be written") from error

@@ -1,12 +1,12 @@
-"""The same bits on every processor of one maker with AVX2: torch is held to that instruction set.
+"""Pin torch to AVX2, so that all processors of one maker with AVX2 compute the same bits.
 
-torch, oneDNN and MKL choose their kernels by the processor, and kernels round differently. MKL does
-so between Intel's and AMD's processors even when it is held to AVX2. The choice is made when the
-first kernel is needed, so ``pin`` comes before it, and does not import torch by itself.
+torch, oneDNN and MKL choose kernels by the processor, and kernels round differently; MKL does so
+between processors of Intel and AMD even when it is pinned. Kernels are chosen when the first one is
+needed, so ``pin`` must be called before that. It does not import torch.
 
-The companion pins when it is imported, and with it notebooks, campaigns, tests and benchmarks. The
-library leaves torch as it is, which is faster on a processor with wider instructions, unless
-``FEDLIB_PIN=1`` asks for it. ``FEDLIB_PIN=0`` leaves torch as it is in the companion, too.
+Importing ``companion`` pins torch, and so do notebooks, campaigns, tests and benchmarks. The
+library alone does not, as wider instructions are faster, unless ``FEDLIB_PIN=1`` is set.
+``FEDLIB_PIN=0`` prevents pinning by the companion as well.
 """
 
 import ctypes
@@ -16,21 +16,21 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-CPUINFO = Path("/proc/cpuinfo")  # of Linux
+CPUINFO = Path("/proc/cpuinfo")  # exists on Linux only
 VARIABLE = "FEDLIB_PIN"
 SHARED = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}
-"""What torch, oneDNN and MKL read from the environment, and what is put there."""
-_BRANCH, _OFF = 1, 1  # MKL's numbers: which branch is asked for; its kernels are free
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's names for mallopt
+"""The environment variables of torch, oneDNN and MKL, and the values that pin them."""
+_BRANCH, _OFF = 1, 1  # constants of MKL: query the branch; no branch is set
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # constants of glibc's mallopt
 _LARGEST_MMAP_THRESHOLD = 2**25
 
 
 def pin() -> bool:
-    """Hold torch to AVX2 in this process and those that it starts; return whether it is held.
+    """Pin torch to AVX2 in this process and its child processes; return whether it is pinned.
 
-    Nothing is set where torch has computed already, where the processor lacks AVX2 or is not known
-    to have it, and where ``FEDLIB_PIN=0`` frees it. What a user has set stays as it is. Processes
-    that this one starts inherit the environment, and are held with it.
+    This has no effect if torch has already computed something, if the processor is not known to
+    have AVX2, or with ``FEDLIB_PIN=0``. Variables that are set already are not changed. Child
+    processes inherit the environment.
     """
     missing = SHARED.keys() - os.environ.keys()
     if missing and os.environ.get(VARIABLE) != "0" and has_avx2():
@@ -42,38 +42,39 @@ def pin() -> bool:
 
 
 def pinned() -> bool:
-    """Return whether torch is held to AVX2 in this process, by whomever."""
+    """Return whether torch is pinned to AVX2 in this process, by ``pin`` or by the user."""
     asked = all(os.environ.get(name) == value for name, value in SHARED.items())
     return asked and has_avx2() and ("torch" not in sys.modules or _taken())
 
 
 def free() -> dict[str, str]:
-    """Return the environment of a process in which torch is not held to AVX2."""
+    """Return an environment for a process in which torch is not pinned."""
     kept = {name: value for name, value in os.environ.items() if name not in SHARED}
     return {**kept, VARIABLE: "0"}
 
 
 def _taken() -> bool:
-    """Whether torch, which is imported already, has chosen by what the environment holds now.
+    """Return whether torch, which is imported already, uses the kernels of the environment.
 
-    It asks when it first computes. oneDNN cannot be asked, but ATen chooses no later than it.
+    They are chosen when torch first computes. oneDNN's choice cannot be queried, but ATen chooses
+    no later.
     """
     import torch
 
     held = torch.backends.cpu.get_cpu_capability() == "AVX2"
-    with suppress(AttributeError, OSError):  # a torch without MKL
+    with suppress(AttributeError, OSError):  # a build of torch without MKL
         mkl = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         return held and mkl.mkl_serv_cbwr_get(_BRANCH) != _OFF
     return held
 
 
 def has_avx2() -> bool:
-    """Return whether this is an x86-64 processor that lists AVX2; only Linux lists it."""
+    """Return whether this is an x86-64 processor with AVX2; False on other systems than Linux."""
     return _lists("avx2")
 
 
 def has_wider() -> bool:
-    """Return whether this processor has AVX-512, with which a torch that is free computes."""
+    """Return whether this processor has AVX-512, which torch uses unless it is pinned."""
     return _lists("avx512f")
 
 
@@ -86,7 +87,7 @@ def _lists(flag: str) -> bool:
 
 
 def model() -> str:
-    """Return the model of the processor."""
+    """Return the model name of the processor."""
     with suppress(OSError, StopIteration):
         lines = (line.partition(":") for line in CPUINFO.read_text("utf-8").splitlines())
         return next(model.strip() for name, _, model in lines if name.strip() == "model name")
@@ -94,11 +95,11 @@ def model() -> str:
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees, for good, where its C library can.
+    """Keep freed memory in this process instead of returning it to the system. glibc only.
 
-    A step of training frees its gradients and asks for as much again. Given back to the system in
-    between, every page must be cleared, which can double the time of a wide layer. That is the
-    business of the command line and of a sweep's workers, whose processes do nothing but train.
+    Every training step frees its gradients and allocates as much again. If the memory is returned
+    to the system in between, every page must be cleared, which can double the time of a wide layer.
+    Only processes that do nothing but train call this: the command line and workers of sweeps.
     """
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,4 +1,4 @@
-"""Progress: live in JupyterLab and on a terminal, silent in executed notebooks, lines in logs."""
+"""Progress bars in JupyterLab and terminals, and lines in logs."""
 
 from __future__ import annotations
 
@@ -9,29 +9,43 @@ from contextlib import contextmanager
 
 from tqdm.auto import tqdm
 
-# Told after every round: rounds completed, rounds in all, the round's training loss.
+# Called after every round with: completed rounds, number of all rounds, training loss of the round.
 Watcher = Callable[[int, int, float], None]
 
 
 def quiet() -> bool:
-    """Return whether FEDLIB_QUIET=1 asks for silence."""
+    """Return whether progress is silenced by FEDLIB_QUIET=1."""
     return os.environ.get("FEDLIB_QUIET", "0") == "1"
 
 
 def watched() -> bool:
-    """Return whether somebody may see what is drawn: a notebook, or a terminal."""
+    """Return whether output is interactive: a notebook or a terminal."""
     return "ipykernel" in sys.modules or sys.stderr.isatty()
 
 
 def bar(total: int, description: str, *, done: int = 0, show: bool = True) -> tqdm:
-    """Return a progress bar; FEDLIB_QUIET=1 silences it, and so does output that nobody watches."""
+    """Return a progress bar, which is hidden with FEDLIB_QUIET=1 and in output to a file.
+
+    Args:
+        total: number of steps.
+        description: text before the bar.
+        done: number of steps that are completed already. Default: 0.
+        show: if False, the bar is hidden. Default: True.
+    """
     hidden = not show or not watched() or quiet()
     return tqdm(total=total, initial=done, desc=description, disable=hidden, leave=False)
 
 
 @contextmanager
 def callback(progress: bool | Watcher, text: str, total: int, done: int) -> Iterator[Watcher]:
-    """Yield whom a run tells of its rounds: ``progress`` itself, or a bar, if it is not False."""
+    """Yield the function that a run calls after every round.
+
+    Args:
+        progress: a function, which is yielded itself, or whether to show a progress bar.
+        text: text before the bar.
+        total: number of rounds.
+        done: number of rounds that are completed already.
+    """
     if callable(progress):
         progress(done, total, float("nan"))
         yield progress
@@ -46,9 +60,11 @@ def callback(progress: bool | Watcher, text: str, total: int, done: int) -> Iter
 
 
 class SweepProgress:
-    """Counts the runs of a sweep on a bar, next to what was last heard of one.
+    """A progress bar that counts the runs of a sweep; a log gets a line for each run instead.
 
-    ``names`` are the runs by key. Drawn in a terminal or notebook; a log gets a line for each run.
+    Args:
+        names: names of the runs by key.
+        show: whether to show progress. Default: True.
     """
 
     def __init__(self, names: Mapping[str, str], *, show: bool = True) -> None:
@@ -63,14 +79,19 @@ class SweepProgress:
         self._bar.close()
 
     def round(self, key: str, done: int, total: int, loss: float, where: str = "") -> None:
-        """A run has completed ``done`` of ``total`` rounds.
+        """Show that a run has completed some rounds.
 
-        ``where`` is the name of the machine that trains it, if that is another one.
+        Args:
+            key: key of the run.
+            done: number of completed rounds.
+            total: number of all rounds.
+            loss: training loss of the last round.
+            where: the machine that trains it. Default: "", this one.
         """
         self._bar.set_postfix_str(f"{key[:8]} {done}/{total} loss {loss:.4g} {where}")
 
     def end(self, key: str, error: BaseException | None = None) -> None:
-        """A run is complete and stored, or has failed."""
+        """Count a run that has finished, or failed with ``error``."""
         self.ended, self.failed = self.ended + 1, self.failed + bool(error)
         if self.failed:
             self._bar.set_description(f"runs done, {self.failed} failed", refresh=False)

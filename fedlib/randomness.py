@@ -1,31 +1,40 @@
-"""Where every random number comes from: (seed, purpose, where), never a global generator.
+"""Random generators, keyed by (seed, purpose, where); no global generator is used.
 
-A client's draws depend on its own id, on the round and on the seed. They do not depend on its
-place in the cohort, on how many clients share one program, or on the device.
+The draws of a client depend on its id, the round and the seed. They do not depend on its position
+in the cohort, on how many clients share one program, or on the device.
 """
 
 from typing import Any
 
 import numpy as np
 
-# A purpose's place is in all of its draws: a new one goes to the end.
+# The index of a purpose is part of its key, so new ones must be appended.
 PURPOSES = (
     "model", "cohort", "batches", "noise", "explore", "search", "server", "presence", "privacy",
 )  # fmt: skip
 
 
 def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:
-    """Return the generator of one purpose at one place, e.g. ``("batches", round, client)``.
+    """Return a NumPy generator for one purpose, e.g. ``generator(seed, "batches", round, client)``.
 
-    A last 0 more makes no other generator. So a purpose names its places by equally many numbers,
-    or by one more that is not 0, as "explore" does for its second draw. The clients of
-    ``NoisyFedMix`` draw as "server" with their id, and 0 is one: its server itself draws nothing.
+    An additional last 0 gives the same generator. So a purpose must always use the same number of
+    integers, or one more that is not 0, as "explore" does for its second draw. (The clients of
+    ``NoisyFedMix`` use "server" with their id, of which one is 0; its server draws nothing.)
+
+    Args:
+        seed: the seed of the experiment.
+        purpose: one of ``PURPOSES``.
+        where: integers such as the round and the id of a client.
     """
     return np.random.default_rng(_sequence(seed, purpose, where))
 
 
 def torch_seed(seed: int, purpose: str, *where: int) -> int:
-    """Return a 63-bit seed for torch's own generator, e.g. for the initial weights of a model."""
+    """Return a 63-bit seed for a torch generator, e.g. for the initial parameters of a model.
+
+    Args:
+        seed, purpose, where: as for ``generator``.
+    """
     return int(_sequence(seed, purpose, where).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 

@@ -1,8 +1,8 @@
-"""Experiments are values: frozen dataclasses that check themselves, print as code and have a key.
+"""Values: frozen dataclasses that check their fields, print as code, and have a key.
 
-A value is written down by the fields that differ from their defaults, so that adding an option
-with a default leaves every existing key alone. The price is a rule: a default never changes its
-meaning (``tests/fedlib/values.csv`` is the list).
+A value is stored by the fields that differ from their defaults, so that a new field with a default
+changes no existing key. Therefore a default must never change its meaning
+(``tests/fedlib/values.csv`` lists all defaults).
 """
 
 import ast
@@ -23,18 +23,18 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, dataclass_transform, overload
 
 _KINDS: dict[str, type] = {}
-_BITS = 63  # of a whole number: enough for seeds, and for every reader of JSON
-_MOST_SHOWN = 200  # characters of what was given, in an error
+_BITS = 63  # largest size of an integer: enough for seeds, and accepted by all JSON readers
+_MOST_SHOWN = 200  # number of characters of a value in an error message
 _PLAIN = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
 T = TypeVar("T")
-# Types of fields that say what a number may be.
+# Types of fields with the interval of legal numbers.
 PositiveInt = Annotated[int, ">= 1"]
 NonNegativeInt = Annotated[int, ">= 0"]
 PositiveFloat = Annotated[float, "> 0"]
 NonNegativeFloat = Annotated[float, ">= 0"]
 Share = Annotated[float, "[0, 1]"]
-READING = ContextVar("READING", default=False)  # whether a value is made of somebody's text
-ALLOWED = {"torchvision.models"}  # modules whose functions a text may name; --import adds others
+READING = ContextVar("READING", default=False)  # whether a value is read from untrusted text
+ALLOWED = {"torchvision.models"}  # modules whose functions text may name; --import adds others
 
 
 @overload
@@ -43,19 +43,25 @@ def value(cls: type[T]) -> type[T]: ...
 def value(*, kind: str) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def value(cls: Any = None, *, kind: str = "") -> Any:
-    """Make ``cls`` a frozen dataclass whose fields are type-checked and whose repr is code.
+    """Decorate a class as a frozen dataclass whose fields are type-checked and whose repr is code.
 
-    What a field may be is written next to its type: ``PositiveInt``, ``Annotated[float, "[0, 1)"]``
-    or ``Annotated[str, ("last", "best")]``, an interval for a number that is not None or for every
-    one of a tuple, which must not be empty, or legal names. This and a method ``check(self)`` run
-    after the type checks and raise ValueError for a value out of range. A class from outside that
-    has the name of one of the library is of the kind "module.name". TypeError if another class has
-    a kind, and for a field that is no number, text, truth value, tuple of these or value.
+    The type of a field may include what is legal: ``PositiveInt``, ``Annotated[float, "[0, 1)"]``
+    or ``Annotated[str, ("last", "best")]``. An interval applies to a number that is not None, or to
+    all numbers of a tuple, which must not be empty. These limits, and then a method ``check(self)``
+    if the class has one, are checked after the types.
 
     Args:
-        cls: a class with annotated fields; ``value`` is its decorator. Its ``stored_as`` says by
-            which name a renamed field is stored, so that no key changes.
-        kind: what stands for the class in every key, so that it can be renamed; else its name does.
+        cls: a class with annotated fields. Fields may be numbers, texts, booleans, tuples of these,
+            or values. Its attribute ``stored_as``, a dict, has the stored names of renamed fields,
+            so that their keys do not change.
+        kind: name of the class in stored specs, so that the class can be renamed. Default: the name
+            of the class, or "module.name" if a class of the library has the same name.
+
+    Returns:
+        the decorated class.
+
+    Raises:
+        TypeError: if another class has the same kind, or a field has another type.
 
     >>> @value
     ... class Halved(FedAvg):
@@ -77,14 +83,14 @@ def value(cls: Any = None, *, kind: str = "") -> Any:
     cls.__post_init__, cls.__repr__, cls.__kind__ = _validate, as_code, kind
     made = dataclasses.dataclass(frozen=True, repr=False)(cls)
     _accept_old_names(made)
-    with suppress(NameError):  # of what is defined later: then a value says it
+    with suppress(NameError):  # a type that is defined later is checked when a value is made
         _require_types(made)
     _KINDS[kind] = made
     return made
 
 
 def _accept_old_names(cls: Any) -> None:
-    """Let fields that were renamed be given by their old names, with a DeprecationWarning."""
+    """Accept the old names of renamed fields as arguments, with a DeprecationWarning."""
     init, new = cls.__init__, {old: now for now, old in vars(cls).get("stored_as", {}).items()}
 
     def __init__(self: Any, *args: Any, **given: Any) -> None:
@@ -99,7 +105,7 @@ def _accept_old_names(cls: Any) -> None:
 
 
 def _require_types(cls: type) -> None:
-    """TypeError for a field of a type that no value can have, with what to write in its place."""
+    """Raise TypeError, with an alternative, for a field whose type is not supported."""
     hints = _hints(cls)
     for field in dataclasses.fields(cls):
         for kind in _unfit(hints[field.name]):
@@ -117,7 +123,7 @@ def _require_types(cls: type) -> None:
 
 
 def _unfit(hint: Any) -> Iterator[Any]:
-    """Yield the parts of an annotation that are no type of a value."""
+    """Yield the parts of an annotation whose types are not supported."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType, tuple):
         for part in typing.get_args(hint):
             yield from _unfit(part)
@@ -126,16 +132,16 @@ def _unfit(hint: Any) -> Iterator[Any]:
 
 
 def wrapped(name: str) -> Any:
-    """Return an attribute that is that of ``of``, the value that another one stands on."""
-    return property(lambda outer: getattr(outer.of, name), doc=f"That of ``of``: its ``{name}``.")
+    """Return a property that is the attribute ``name`` of ``self.of``, the wrapped value."""
+    return property(lambda outer: getattr(outer.of, name), doc=f"The ``{name}`` of ``of``.")
 
 
 class UnknownName(ValueError):
-    """A name that is not among the legal ones; the message lists them and the nearest."""
+    """An unknown name; the message lists the legal names and the nearest one."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Finish an error message: the legal names, and the nearest one to ``name`` if any."""
+    """Return the end of an error message: the legal names, and the one nearest to ``name``."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -143,21 +149,22 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def check_choice(what: str, given: str, known: Iterable[str]) -> None:
-    """Raise UnknownName naming ``what``, what was given and the legal ones, unless it is legal."""
+    """Raise UnknownName unless ``given`` is one of ``known``; ``what`` names the argument."""
     names = tuple(known)
     if given not in names:
         raise UnknownName(f"unknown {what} {given!r}; {suggest(given, names)}")
 
 
 def is_kind(name: str) -> bool:
-    """Return whether a kind of value of this name is known, so that data of it can be rebuilt."""
+    """Return whether there is a kind of value of this name, so that its data can be rebuilt."""
     return name in _KINDS
 
 
 def as_code(item: Any) -> str:
-    """Return the Python expression that makes ``item``, fields left at their default omitted.
+    """Return the Python expression of a value, without fields that have their defaults.
 
-    ``item`` is a value, or the data of one, of which the kinds need not be known.
+    Args:
+        item: a value, or its data as returned by ``to_dict``, whose kinds need not be known.
     """
     if isinstance(item, dict):
         kind = str(item.get("kind"))
@@ -174,23 +181,31 @@ def as_code(item: Any) -> str:
 
 
 def to_dict(item: Any) -> Any:
-    """Return ``item`` as JSON-able data; a value becomes ``{"kind": ..., field: ...}``.
+    """Return JSON-serialisable data; a value becomes ``{"kind": ..., field: ...}``.
 
-    TypeError for a class, or a subclass, that is not decorated with ``value``.
+    Args:
+        item: a value.
+
+    Raises:
+        TypeError: if its class is not decorated with ``value`` (which is not inherited).
     """
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
         cls = type(item)
         if "__kind__" not in vars(cls):
             raise TypeError(f"{cls.__name__} is no kind of value: decorate it with @value")
         kind = vars(cls)["__kind__"]
-        _KINDS.setdefault(kind, cls)  # unpickled: a cluster gets a notebook's classes
+        _KINDS.setdefault(kind, cls)  # on a cluster, classes of a notebook are unpickled
         names = getattr(cls, "stored_as", {})
         return {"kind": kind, **{names.get(n, n): to_dict(v) for n, v in _changed(item)}}
     return [to_dict(v) for v in item] if isinstance(item, tuple | list) else item
 
 
 def from_dict(data: Any) -> Any:
-    """Rebuild what ``to_dict`` wrote; unknown kinds and fields raise ValueError. Runs no code."""
+    """Return the value of data that ``to_dict`` returned. No code is run.
+
+    Raises:
+        ValueError: for unknown kinds or fields, or values out of range.
+    """
     try:
         return _rebuilt(data)
     except RecursionError as error:
@@ -198,7 +213,7 @@ def from_dict(data: Any) -> Any:
 
 
 def _rebuilt(data: Any) -> Any:
-    """Return the value, or the part of one, that JSON-able data stands for."""
+    """Return the value, or a part of one, of JSON-serialisable data."""
     if isinstance(data, list):
         return tuple(_rebuilt(v) for v in data)
     if not isinstance(data, dict):
@@ -211,10 +226,13 @@ def _rebuilt(data: Any) -> Any:
 
 
 def from_code(text: str) -> Any:
-    """Rebuild a value from the code that it prints as; nothing is evaluated.
+    """Return the value that prints as ``text``; the code is parsed but not evaluated.
 
-    Legal are the kinds of value, with positional or keyword arguments, numbers, strings, True,
-    False, None, tuples and lists. ValueError names the part that is something else.
+    It may contain kinds of value with positional or keyword arguments, numbers, strings, True,
+    False, None, tuples and lists.
+
+    Raises:
+        ValueError: for anything else; it names the part.
     """
     try:
         return _read(ast.parse(text.strip(), mode="eval").body, text.strip())
@@ -223,23 +241,26 @@ def from_code(text: str) -> Any:
 
 
 def key_of(item: Any, *more: str, version: int) -> str:
-    """Return the 16-hex-digit name of a value, or of its data, the same on every machine.
+    """Return the key of a value, 16 hexadecimal digits, the same on every machine.
 
-    ``more`` is what else the name stands for.
+    Args:
+        item: a value, or its data as returned by ``to_dict``.
+        more: further texts to include in the hash.
+        version: version of the keys.
     """
     text = json.dumps([version, to_dict(item), *more], sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _unknown(what: str, kind: str) -> UnknownName:
-    """Return the error for a kind that is not known: a class of one's own may not be imported."""
+    """Return the error for an unknown kind, whose module may not have been imported."""
     names = {_printed(cls) for cls in _KINDS.values()}
     more = "a class of your own is known when its module is imported, --import MODULE"
     return UnknownName(f"{what}; {suggest(kind, names)} ({more})")
 
 
 def _make(cls: Any, given: dict[str, Any]) -> Any:
-    """Return a value with some fields; TypeError names those that are missing."""
+    """Return a value of ``cls`` with the given fields, by their stored names or their names."""
     given = {_renamed(cls).get(name, name): v for name, v in given.items()}
     for name in given:
         check_choice(f"field of {_printed(cls)}", name, [f.name for f in dataclasses.fields(cls)])
@@ -251,8 +272,8 @@ def _make(cls: Any, given: dict[str, Any]) -> Any:
 
 
 def _read(node: ast.expr, text: str) -> Any:
-    """Return what one part of a value's code stands for."""
-    kinds = _KINDS | {_printed(cls): cls for cls in _KINDS.values()}  # by their old names, too
+    """Return the value of one part of the code of a value."""
+    kinds = _KINDS | {_printed(cls): cls for cls in _KINDS.values()}  # kinds and current names
     match node:
         case ast.Call(func=func) if isinstance(func, ast.Name) or ast.unparse(func) in kinds:
             kind = ast.unparse(func)
@@ -268,7 +289,7 @@ def _read(node: ast.expr, text: str) -> Any:
         case ast.Tuple(elts=items) | ast.List(elts=items):
             return tuple(_read(item, text) for item in items)
         case ast.Constant() | ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
-            with suppress(ValueError):  # minus a word
+            with suppress(ValueError):  # such as -"text"
                 if isinstance(found := ast.literal_eval(node), int | float | str | None):
                     return found
         case ast.Name(id=name):
@@ -278,7 +299,7 @@ def _read(node: ast.expr, text: str) -> Any:
 
 
 def _changed(item: Any) -> list[tuple[str, Any]]:
-    """Return names and values of the fields that are not at their default."""
+    """Return names and values of the fields that differ from their defaults."""
     hints, now = _hints(item.__class__), vars(item)
     fields = dataclasses.fields(item)
     return [(f.name, now[f.name]) for f in fields if not _is_default(f, now[f.name], hints[f.name])]
@@ -297,7 +318,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _renamed(cls: type | None) -> dict[str, str]:
-    """Return the names of fields by those that they are stored under, if these are others."""
+    """Return the names of renamed fields by the names under which they are stored."""
     return {old: new for new, old in getattr(cls, "stored_as", {}).items()}
 
 
@@ -311,7 +332,7 @@ def _is_ours(cls: type) -> bool:
 
 
 def _printed(cls: type) -> str:
-    """Return what stands for a class in code: its name, or its kind if another has that name."""
+    """Return the name of a class in code, or its kind if that includes the module."""
     kind = str(vars(cls).get("__kind__", ""))
     return kind if "." in kind else cls.__name__
 
@@ -330,7 +351,7 @@ def _validate(self: Any) -> None:
 
 @cache
 def _limits(cls: type) -> list[tuple[str, str | Iterable[str]]]:
-    """Return what the annotations of fields allow, each with its field's name."""
+    """Return the limits in the annotations of fields, each with the name of its field."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return [(f.name, at) for f in dataclasses.fields(cls) for at in _allowed(hints[f.name])]
 
@@ -359,7 +380,12 @@ def _lies_in(number: float, limit: str) -> bool:
 
 
 def _checked(where: str, given: Any, hint: Any) -> Any:
-    """Return ``given`` in the form ``hint`` asks for: 1 is 1.0, -0.0 is 0.0, with one key each."""
+    """Return ``given`` converted to the type ``hint`` (1 to 1.0, -0.0 to 0.0, so keys are equal).
+
+    Raises:
+        TypeError: if it has another type.
+        ValueError: if it is not finite, or an integer of more than 63 bits.
+    """
     if "numpy" in sys.modules and isinstance(given, sys.modules["numpy"].generic):
         given = given.item()
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
@@ -398,10 +424,10 @@ def _checked_items(where: str, items: tuple[Any, ...], hints: tuple[Any, ...]) -
 
 
 def short_repr(given: Any) -> str:
-    """Return the beginning of what ``given`` prints as."""
+    """Return ``repr(given)``, cut to 200 characters."""
     try:
         text = repr(given)
-    except Exception as error:  # a number of 5,000 digits, or somebody's own __repr__
+    except Exception as error:  # an integer of 5,000 digits, or a user-defined __repr__
         return f"what cannot be printed: {error}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 

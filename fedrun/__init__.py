@@ -1,6 +1,6 @@
-"""fedrun: a run is its spec. It is found by its hash, resumed to the bit, and swept over processes.
+"""fedrun: run experiments, store and find their results, resume interrupted runs, and sweep.
 
-What ``dir(fedrun)`` lists is offered; it is imported when it is first asked for. ::
+``dir(fedrun)`` lists the public names, which are imported on first use. ::
 
     from fedlib import MLP, Dirichlet, FedAvg, MatchedHoldout, Task
     from fedrun import Experiment, run
@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import fedlib  # noqa: F401  # holds torch to AVX2
+import fedlib  # noqa: F401  # pins torch to AVX2 before it is used
 
 _STUB = Path(__file__).with_name("__init__.pyi").read_text("utf-8")
 _HOMES = {
@@ -26,7 +26,7 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is offered under a name."""
+    """Import and return a public name."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedrun' has no attribute {name!r}")
     if not _HOMES[name]:
@@ -37,5 +37,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the names that are offered."""
+    """Return the public names."""
     return __all__

@@ -1,6 +1,6 @@
-"""The command line: everything that a machine without Jupyter needs.
+"""The command line, ``python -m fedrun``.
 
-Exit codes: 0 all went well, 1 something failed, 2 the question was wrong, 130 interrupted.
+Exit codes: 0 success, 1 a command failed, 2 invalid arguments, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from typer.main import get_command
 from fedlib.processor import keep_freed_memory
 from fedlib.values import ALLOWED, UnknownName, as_code, check_choice, from_code, is_kind, to_dict
 
-# Whatever needs torch is imported by the command that needs it: --help answers at once.
+# Modules that import torch are imported inside the commands, so that --help is fast.
 if TYPE_CHECKING:
     from fedrun import Experiment, Result
     from fedrun.store import Entry
 
 NAME = "python -m fedrun"
-WIDE = 1000  # columns of what is no terminal: a file or a program gets words whole
+WIDE = 1000  # columns of output that is not a terminal, so that nothing is wrapped in a file
 
 app = typer.Typer(
-    help="Federated mixtures of experts: run experiments and look at what is stored.",
-    epilog="Runs live in $FEDLIB_RUNS, data in $FEDLIB_DATA; an interrupted command continues when "
-    "given again. Settings of the papers by name: python -m papers.",
+    help="Federated mixtures of experts: run experiments and inspect stored runs.",
+    epilog="Runs are stored in $FEDLIB_RUNS, data in $FEDLIB_DATA. Repeat an interrupted command "
+    "to continue it. For the settings of the papers: python -m papers.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
 )
 
 
-_IMPORT = Option("--import", metavar="MODULE", help="with classes of your own")
+_IMPORT = Option("--import", metavar="MODULE", help="module that defines your own classes")
 Imported = Annotated[list[str], _IMPORT]
-Key = Annotated[str, Argument(metavar="KEY", help="a run's key, or how it begins")]
+Key = Annotated[str, Argument(metavar="KEY", help="the key of a run, or its first characters")]
 
 
 class Usage(ValueError):
-    """The question was wrong: the command line ends with code 2."""
+    """The arguments are invalid: the command line exits with code 2."""
 
 
 def main(
@@ -59,24 +59,29 @@ def main(
     ours: Sequence[str] = ("fedlib", "fedrun"),
     wrong: tuple[type[Exception], ...] = (UnknownName, Usage),
 ) -> int:
-    """Do what the arguments ask of some ``commands`` and return the exit code.
+    """Run a command and return the exit code.
 
-    Errors of ``ours``, packages, are one message; ``wrong`` are those of a wrong question.
+    Args:
+        arguments: the arguments of the command line. Default: None, those of this process.
+        commands: the application. Default: that of fedrun.
+        name: how the application is called, for its usage message.
+        ours: packages whose errors are printed without a traceback.
+        wrong: types of errors that mean invalid arguments, exit code 2.
     """
     keep_freed_memory()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # whose encoding may lack the letters of a name
+    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack characters of a name
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        # Not typer's own main, which forgets what an interruption has said.
+        # typer's own main would drop the notes of a KeyboardInterrupt.
         command = get_command(commands)
         words = [*(sys.argv[1:] if arguments is None else arguments)]
         with command.make_context(name, words) as context:
             command.invoke(context)
-        sys.stdout.flush()  # here, where it can still be caught that nobody reads on
+        sys.stdout.flush()  # so that a BrokenPipeError is raised here and caught
         return 0
     except typer.Exit as stop:
         return stop.exit_code
-    except BrokenPipeError:  # `fedlib runs | head`, and that is no error
+    except BrokenPipeError:  # `python -m fedrun runs | head` is not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -85,11 +90,11 @@ def main(
         )
         return 130
     except Exception as error:
-        if hasattr(error, "format_message"):  # typer's, which every version has elsewhere
+        if hasattr(error, "format_message"):  # typer's error, whose module depends on the version
             message = " ".join(error.format_message().split())
             print(f"fedlib: {message}\n(see {name} --help)", file=sys.stderr)
             return 2
-        # A message is enough where it is ours, of a value out of range, or of the system.
+        # Our own errors, invalid values and errors of the system need no traceback.
         of = type(error).__module__.partition(".")[0]
         if not (of in ours or isinstance(error, ValueError | OSError)):
             raise
@@ -100,16 +105,16 @@ def main(
 @app.command("sweep")
 @app.command("run")
 def train(
-    sources: Annotated[list[str], Argument(metavar="CODE|FILE", help="as printed, or files of it")],
-    workers: Annotated[int, Option(min=1, metavar="N", help="processes at once")] = 1,
-    address: Annotated[str | None, Option(help="a Ray cluster: auto, or HOST:PORT")] = None,
-    plan: Annotated[bool, Option("--plan", help="list the runs and which are stored")] = False,
+    sources: Annotated[list[str], Argument(metavar="CODE|FILE", help="experiments or files")],
+    workers: Annotated[int, Option(min=1, metavar="N", help="number of processes")] = 1,
+    address: Annotated[str | None, Option(help="Ray cluster: auto, or HOST:PORT")] = None,
+    plan: Annotated[bool, Option("--plan", help="only list which runs are stored")] = False,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N")] = "auto",
-    chunk: Annotated[int | None, Option(min=1, help="clients that share one program")] = None,
-    retry: Annotated[bool, Option("--retry", help="train again what diverged before")] = False,
+    chunk: Annotated[int | None, Option(min=1, help="clients trained at once")] = None,
+    retry: Annotated[bool, Option("--retry", help="train diverged runs again")] = False,
     modules: Imported = [],  # noqa: B006
 ) -> None:
-    """Train experiments, or continue.
+    """Train experiments, or continue their training.
 
     \b
     run "Experiment(task=Task(...), algorithm=FedAvg(), rounds=100)"
@@ -137,7 +142,7 @@ def train(
 
 
 def experiments(source: str) -> list[Experiment]:
-    """Return the experiments of a source: code, or the name of a file of code or specs."""
+    """Return the experiments of a source, which is code or the name of a file of code or specs."""
     from fedrun.experiment import experiment_of
 
     made, where = [], ""
@@ -153,11 +158,11 @@ def experiments(source: str) -> list[Experiment]:
 
 
 def _sources(source: str) -> Iterator[tuple[Any, str]]:
-    """Yield code and specs of a source, and where each stands."""
+    """Yield the code or spec of each experiment, and its place in a file for error messages."""
     if "(" in source:
         yield source, ""
         return
-    text = Path(source).read_text("utf-8-sig") if source else ""  # Windows writes a mark before it
+    text = Path(source).read_text("utf-8-sig") if source else ""  # Windows writes a BOM
     if text.lstrip()[:1] in ("{", "["):
         specs = json.loads(text)
         yield from ((s, f"{source}: ") for s in (specs if isinstance(specs, list) else [specs]))
@@ -177,7 +182,7 @@ def _import(modules: Sequence[str]) -> None:
 
 
 def _summarise(results: Sequence[Result]) -> None:
-    """Print the clients' mean test accuracy of the state that each run ended with."""
+    """Print a table with the mean test accuracy over clients of each run's final state."""
     rows = []
     for result in results:
         e = result.experiment
@@ -188,7 +193,7 @@ def _summarise(results: Sequence[Result]) -> None:
 
 @app.command()
 def runs() -> None:
-    """List what is stored."""
+    """List stored runs."""
     from fedrun import list_runs
 
     rows, entries = [], list_runs()
@@ -209,10 +214,10 @@ def _words(spec: dict[str, Any]) -> tuple[object, ...]:
 @app.command()
 def show(
     key: Key,
-    curve: Annotated[str, Option(metavar="METRIC", help="a metric over the rounds")] = "",
+    curve: Annotated[str, Option(metavar="METRIC", help="show this metric by round")] = "",
     modules: Imported = [],  # noqa: B006
 ) -> None:
-    """Show one stored run.
+    """Show a stored run.
 
     \b
     show 4f8a --curve test_accuracy
@@ -237,18 +242,18 @@ def show(
 
 @app.command()
 def forget(key: Key) -> None:
-    """Delete one run folder: its result, its state, or why it stopped."""
+    """Delete a run folder."""
     from fedrun import store
 
     entry = _only(key)
     if entry.path.is_file():
-        raise Usage(f"{entry.key} is exported: it lies with others in {entry.path}")
+        raise Usage(f"{entry.key} is exported: {entry.path} also contains other runs")
     store.delete(entry.key)
-    print(f"{entry.key} is forgotten")
+    print(f"{entry.key} is deleted")
 
 
 def _only(key: str) -> Entry:
-    """Return the stored run whose key begins so."""
+    """Return the only stored run whose key begins with ``key``."""
     from fedrun import list_runs
 
     entries = list_runs(key)
@@ -259,7 +264,7 @@ def _only(key: str) -> Entry:
 
 
 def _read(entry: Entry) -> Result:
-    """Return what is stored of a run, its failure in place of a provenance if it has one."""
+    """Return what is stored of a run, finished or not; a failure takes the place of provenance."""
     from fedrun import Result, store
     from fedrun.experiment import Log
     from fedrun.results import read_metrics, read_record
@@ -285,7 +290,7 @@ def algorithms() -> None:
     every = (getattr(known_algorithms, name) for name in known_algorithms.__all__)
     kinds = [k for k in every if isinstance(k, type) and issubclass(k, FedAvg)]
     rows = [(k.__name__, (inspect.getdoc(k) or "").split("\n")[0]) for k in kinds]
-    show_table(("algorithm", "what it is"), rows)
+    show_table(("algorithm", "description"), rows)
 
 
 @app.command()
@@ -293,11 +298,11 @@ def data(
     action: Annotated[str, Argument(metavar="list|fetch")] = "list",
     names: Annotated[list[str], Argument(metavar="NAME")] = [],  # noqa: B006
 ) -> None:
-    """List or fetch data sets.
+    """List or download data sets.
 
     \b
-    data                         where every data set is, or would come from
-    data fetch cifar10 mnist     bring them here
+    data                         list the data sets and where they are
+    data fetch cifar10 mnist     download data sets
     """
     from fedlib import data as datasets
 
@@ -315,7 +320,7 @@ def data(
 
 
 def show_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print an aligned table; numbers to the right, words to the left."""
+    """Print a table with numbers aligned to the right and text to the left."""
     grid = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(head):
         numbers = bool(rows) and all(isinstance(row[i], int | float) for row in rows)

@@ -1,4 +1,7 @@
-"""What a run is: a value whose key names its stored result, its tidy metrics, and that result."""
+"""``Experiment``, which specifies a run, and ``Result``, which holds its metrics.
+
+An experiment is a value; a hash of it, its ``key``, names the stored result.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ from fedlib.values import (
 )
 from fedrun.source import digest, user_code
 
-# Raise this when the same experiment would give other numbers than before (a change of default, a
-# repaired bug): old results then keep their key and are no longer found.
+# Increase this when the same experiment gives different numbers than before (a changed default, a
+# fixed bug): the keys of new runs then differ, and old results are no longer found.
 VERSION = 1
 SCHEMA = pa.schema(
     {
@@ -46,8 +49,8 @@ SCHEMA = pa.schema(
     }
 )
 COLUMNS = tuple(SCHEMA.names)
-MADE_OF = "made_of"  # in a stored spec
-NONE = -1  # client or expert of a row that belongs to no client or expert
+MADE_OF = "made_of"  # the field of a stored spec with digests of user code and data
+NONE = -1  # in the columns client and expert: the row belongs to no client or expert
 
 
 @value
@@ -64,9 +67,10 @@ class CohortEarlyStop:
     examples do not count.
 
     Args:
-        patience: how many checks without an improvement end the run, at least 1. Default: 5.
-        before_update: whether the model that the round began with is judged, in place of the one
-            that it ended with; the state that is kept is the one after the round all the same.
+        patience: number of consecutive checks without improvement after which the run stops, at
+            least 1. Default: 5.
+        before_update: if True, L_t is computed with the model at the start of round t instead of
+            the one at its end; the state that is kept is the one after the round in both cases.
             Default: False.
 
     Reference: Listo Zec et al., Specialized federated learning using a mixture of experts (001),
@@ -80,11 +84,15 @@ class CohortEarlyStop:
     before_update: bool = False
 
     def best(self, losses: Mapping[int, float]) -> tuple[int, bool]:
-        """Return the round of the least loss so far, the first of equals, and whether to stop.
+        """Return the best round so far and whether to stop.
 
         Args:
-            losses: L_t by checked round, in their order. NaN, of a cohort without validation
-                examples, neither improves nor counts as a check.
+            losses: L_t by checked round, in order. A NaN, which is the loss of a cohort without
+                validation examples, is neither an improvement nor a check.
+
+        Returns:
+            the round with the least loss, the first of several; and whether ``patience`` checks
+            have followed it.
         """
         known = {t: loss for t, loss in losses.items() if not math.isnan(loss)}
         best = min(known, key=known.__getitem__, default=max(losses, default=0))
@@ -93,19 +101,31 @@ class CohortEarlyStop:
 
 @value
 class Experiment:
-    """An algorithm on a task for some rounds, with one seed for everything.
+    """An algorithm that is trained on a task for a number of rounds, with one seed.
 
-    ``cohort`` is the number of clients per round, a fraction of the participating ones, or a
-    ``Selection`` that also says which ones. Clients are scored every ``evaluate_every`` rounds,
-    before the first and after the last; 0 is after the last only. ``first_stage`` is a first stage
-    whose final state this one starts from; ``local_stage`` is another, without a federation, whose
-    clients' own leaves take the place of the first one's. ``audit_labels`` logs what the server can
-    infer of its clients' labels from their messages, at the rounds that are scored. ``select`` says
-    which state the run ends with, for a stage after it: that of the "last" round, of the "best"
-    one, which has the least mean validation nll over the clients that take part, or of the
-    "best_trained" one, the best of those after round 0: the initial state is no candidate. ``stop``
-    ends the run early and keeps the state that its own rule selects. Device, chunk and threads are
-    no part of it: they change a result by float rounding only, and stand in its provenance.
+    Device, chunk and threads are not part of an experiment: they change a result by float rounding
+    only, and are recorded in its provenance.
+
+    Args:
+        task: the data, their partition over the clients, and the network.
+        algorithm: the algorithm with its hyperparameters.
+        rounds: number of rounds, at least 1.
+        cohort: number of clients per round (an int), a fraction of the participating clients (a
+            float), or a ``Selection``, which also determines how they are chosen. Default: 10.
+        seed: seed of the data, the initial parameters and all training. Default: 0.
+        evaluate_every: the clients are evaluated every so many rounds, before the first round and
+            after the last; with 0 after the last round only. Default: 10.
+        first_stage: an experiment whose final state this one starts from. Default: None.
+        audit_labels: whether to log, at evaluated rounds, what the server can infer about the
+            clients' labels from their messages. Default: False.
+        select: the state that the run ends with, from which a later stage starts: the one after the
+            "last" round; after the "best" evaluated round, which has the least mean validation
+            negative log-likelihood over the participating clients; or the "best_trained" one, the
+            best without the initial state. Default: "last".
+        local_stage: an experiment without a server whose personal parameters replace those of
+            ``first_stage``. Default: None.
+        stop: a rule of early stopping; the run ends with the state that the rule selects. It needs
+            ``evaluate_every`` of at least 1 and ``select="last"``. Default: None.
 
     >>> Experiment(tiny.task, FedMix(experts=2), rounds=50, cohort=0.5, seed=1).algorithm
     FedMix(experts=2)
@@ -128,31 +148,31 @@ class Experiment:
 
     def check(self) -> None:
         if not isinstance(self.cohort, Selection):
-            Selection(self.cohort)  # an error for what no cohort has
+            Selection(self.cohort)  # raises for an invalid number or fraction
         if self.local_stage is not None and self.first_stage is None:
-            raise ValueError("local_stage needs a first stage: give `first_stage` too")
+            raise ValueError("local_stage needs a first stage: set `first_stage` too")
         if self.stop is not None and (self.select != "last" or not self.evaluate_every):
-            need = "evaluate_every of at least 1, which is how often it checks, and no `select`"
-            raise ValueError(f"stop keeps the best of its own checks: it needs {need}")
+            need = "evaluate_every of at least 1, the interval of its checks, and select='last'"
+            raise ValueError(f"stop selects the best of its own checks: it needs {need}")
 
     @property
     def key(self) -> str:
-        """The name of the stored result: 16 hex digits, the same on every machine.
+        """The name of the stored result: 16 hexadecimal digits, the same on every machine.
 
-        It stands for the spec and for what it is ``made_of``, as that is now.
+        It is a hash of the spec and of what the experiment is ``made_of`` now.
         """
         return key_of(self, *more, version=VERSION) if (more := self.made_of) else self._key
 
     @property
     def made_of(self) -> list[str]:
-        """What the spec does not hold: a digest of foreign code, and of each set of one's own data.
+        """Digests of what the spec only names: user-defined code, and each user-defined data set.
 
-        Empty where there is nothing but the library and data sets that it knows.
+        It is empty if the experiment uses only the library and the data sets that it provides.
         """
         return list(vars(self).get("_made_of") or self._outside())
 
     def pinned(self) -> Experiment:
-        """Return a copy that keeps its key, whatever becomes of code and data from now on."""
+        """Return a copy whose key does not change when code or data change later."""
         if self._plain or "_made_of" in vars(self):
             return self
         after, beside = (stage and stage.pinned() for stage in (self.first_stage, self.local_stage))
@@ -162,7 +182,7 @@ class Experiment:
 
     @property
     def changed(self) -> bool:
-        """Whether code or data of a pinned one are others here, in this process, than they were."""
+        """Whether code or data in this process differ from those at the time of ``pinned``."""
         return "_as_run" in vars(self) and vars(self)["_as_run"] != self._outside(readable=False)
 
     @cached_property
@@ -186,41 +206,45 @@ class Experiment:
 
     @property
     def fewest_rounds(self) -> int:
-        """The number of rounds that a finished run has at least: all, unless it may stop early."""
+        """The least number of rounds of a finished run: ``rounds``, or fewer with ``stop``."""
         if self.stop is None:
             return self.rounds
         return min(self.rounds, (self.stop.patience + 1) * self.evaluate_every)
 
     @property
     def before(self) -> tuple[Experiment, ...]:
-        """The stages that this one builds on."""
+        """The stages that this one starts from directly: ``first_stage`` and ``local_stage``."""
         return tuple(stage for stage in (self.first_stage, self.local_stage) if stage is not None)
 
     @property
     def stages(self) -> list[Experiment]:
-        """This experiment after all that it builds on, first ones first."""
+        """All stages in the order of training; the last one is this experiment."""
         return [*(s for stage in self.before for s in stage.stages), self]
 
     def evaluates(self, completed: int) -> bool:
-        """Return whether the clients are scored after ``completed`` rounds."""
+        """Return whether the clients are evaluated after ``completed`` rounds."""
         between = self.evaluate_every > 0 and completed % self.evaluate_every == 0
         return between or completed == self.rounds
 
 
 def spec_of(experiment: Experiment) -> dict[str, Any]:
-    """Return the spec that is stored of an experiment, with what else it is made of."""
+    """Return the spec of an experiment as it is stored, with ``made_of`` if that is not empty."""
     more = experiment.made_of
     return {**to_dict(experiment), **({MADE_OF: more} if more else {})}
 
 
 def key_in(spec: dict[str, Any]) -> str:
-    """Return the key of the experiment that a stored spec is of."""
+    """Return the key of the experiment that a stored spec describes."""
     plain = {name: v for name, v in spec.items() if name != MADE_OF}
     return key_of(plain, *spec.get(MADE_OF, ()), version=VERSION)
 
 
 def experiment_of(spec: Any) -> Experiment:
-    """Return the experiment that a stored spec is of; ValueError, TypeError if it is of none."""
+    """Return the experiment that a stored spec describes.
+
+    Raises:
+        ValueError, TypeError: if the spec does not describe an experiment.
+    """
     plain = {n: v for n, v in spec.items() if n != MADE_OF} if isinstance(spec, dict) else spec
     made = from_dict(plain)
     if not isinstance(made, Experiment):
@@ -229,7 +253,7 @@ def experiment_of(spec: Any) -> Experiment:
 
 
 def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return numbers as float64 on the host, for which a GPU is waited for once."""
+    """Return tensors on the host, with a single transfer (as float64) if some are on a GPU."""
     if not any(t.is_cuda for t in tensors.values()):
         return tensors
     flat = torch.cat([t.double().flatten() for t in tensors.values()]).cpu()
@@ -238,23 +262,27 @@ def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def tidy(table: pa.Table) -> pa.Table:
-    """Return a table with the columns and types of ``SCHEMA``: a file may hold wider ones."""
+    """Return a table with the columns and types of ``SCHEMA``; those of a file may be wider."""
     return table.select(COLUMNS).cast(SCHEMA)
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A finished run: its experiment, tidy metrics and provenance.
+    """The result of a finished run: its experiment, tidy metrics and provenance.
 
-    ``metrics`` has the columns round, metric, client, expert, item and value (``SCHEMA``);
-    ``metrics.to_pandas()`` and ``polars.from_arrow(metrics)`` make frames of it. ``pinned`` is the
-    experiment as it was found, which keeps its key whatever becomes of code and data later.
-
-    Every round logs train_loss, bytes_down, bytes_up and divergence; a round that is scored
+    Every round logs train_loss, bytes_down, bytes_up and divergence. An evaluated round also logs
     validation_accuracy, validation_nll, test_accuracy and test_nll of every client on its own
-    examples, adapted_validation_accuracy and adapted_test_accuracy of the cohort just after it has
-    trained, and global_accuracy; the last also everywhere_accuracy. Algorithms add their own:
-    ``logged`` are all that there are.
+    examples; adapted_validation_accuracy and adapted_test_accuracy of the cohort directly after
+    local training; and global_accuracy. The last round also logs everywhere_accuracy. Algorithms
+    add metrics of their own; ``logged`` lists all of them.
+
+    Args:
+        experiment: the experiment that was run.
+        metrics: a table with the columns round, metric, client, expert, item and value
+            (``SCHEMA``). ``metrics.to_pandas()`` and ``polars.from_arrow(metrics)`` return frames.
+        provenance: commit, versions, devices, times and data of the run.
+        pinned: the experiment as it was when the result was found; its key does not change when
+            code or data change later. Default: None.
 
     >>> result = run(tiny)
     >>> sorted(result.curve("train_loss"))
@@ -269,23 +297,24 @@ class Result:
     pinned: Experiment | None = field(default=None, repr=False)
 
     def model(self, client: int | str | None = None, *, device: str = "cpu") -> nn.Module:
-        """Return what was trained, as a plain module of torch in eval mode.
+        """Return the trained model as a ``torch.nn.Module`` in eval mode.
 
-        It is the network itself where that is all a prediction is made of, and else a
-        ``fedlib.engine.as_module.Trained``, which holds what the algorithm's ``predict`` reads. Its
+        This is the network itself if the algorithm predicts with one network, and otherwise a
+        ``fedlib.engine.as_module.Trained``, which holds what the algorithm's ``predict`` needs. Its
         ``forward`` takes examples ``[B, ...]``, images as ``[B, channels, height, width]``, and
-        returns scores ``[B, classes]``, whose softmax is p(y|x). Numbers are normalised as
-        ``task.fit(seed)`` of the experiment says, (x - mean) / std, pixels after division by 255;
-        ``predict`` does so by itself. ``state_dict`` and torch's exporters work as for any module.
+        returns logits ``[B, classes]``, whose softmax is p(y|x). It expects inputs normalised with
+        the mean and std of ``experiment.task.fit(experiment.seed)``, (x - mean) / std, pixels after
+        division by 255; ``fedrun.predict`` normalises them itself. ``state_dict`` and torch's
+        exporters work as for any module.
 
         Args:
-            client: whose model, by id or by name; None for what all predict together for a new
-                client, which is the global model where there is one.
-            device: where it is to be.
+            client: id or name of the client whose model is returned, or None for the model that a
+                new client would use, which is the global model if there is one. Default: None.
+            device: the device of the module. Default: "cpu".
 
         Raises:
-            ValueError: for a client that there is not.
-            StoreError: where only the metrics of the run are stored, or nothing any more.
+            ValueError: if there is no such client.
+            StoreError: if the final state of the run is not stored.
         """
         from fedrun.using import loaded
 
@@ -293,28 +322,42 @@ class Result:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """What its clients are called, by id, as by the values of a column; () without names."""
+        """The names of the clients by id, such as the values of a column; () without names."""
         return tuple(self.provenance.get("client_names", ()))
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What its classes are called, by label."""
+        """The names of the classes by label."""
         return datasets.class_names(self.experiment.task.dataset)
 
     @property
     def logged(self) -> list[str]:
-        """The names of its metrics, in alphabetical order."""
+        """The names of the logged metrics, in alphabetical order."""
         return sorted(self.metrics["metric"].unique().to_pylist())
 
     def select(self, metric: str) -> pa.Table:
-        """Return the rows of one metric; UnknownName for one that it never ``logged``."""
+        """Return the rows of one metric.
+
+        Args:
+            metric: one of ``logged``.
+
+        Raises:
+            UnknownName: if the run never logged the metric.
+        """
         check_choice("metric of this run", metric, self.logged)
         return self.metrics.filter(pc.field("metric") == metric)
 
     def curve(self, metric: str) -> dict[int, float]:
-        """Return a metric by round, averaged over all else that it has: clients, experts, items.
+        """Return the mean of a metric over clients, experts and items, by round.
 
-        It is nan where no value is a number. UnknownName for a metric that it never ``logged``.
+        Args:
+            metric: one of ``logged``.
+
+        Returns:
+            the mean by round; missing values are left out, and the mean of no values is NaN.
+
+        Raises:
+            UnknownName: if the run never logged the metric.
         """
         rows = self.select(metric).group_by("round")
         means = rows.aggregate([("value", "mean")]).sort_by("round")
@@ -322,11 +365,18 @@ class Result:
         return dict(zip(means["round"].to_pylist(), values, strict=True))
 
     def final(self, metric: str) -> float:
-        """Return a metric of the state that the run ended with, averaged as by `curve`.
+        """Return a metric of the state that the run ended with, averaged as in ``curve``.
 
-        That is the last round's, or of a run that kept its best state that of the round it kept.
-        ValueError where it logged none of that state, as of one that a callback has stopped between
-        two rounds that are scored; UnknownName, which is one, for a metric never ``logged``.
+        This is the state after the last round, or after the selected round if the experiment has
+        ``select`` or ``stop``.
+
+        Args:
+            metric: one of ``logged``.
+
+        Raises:
+            ValueError: if the metric was not logged for that state, for instance because a callback
+                stopped the run between two evaluated rounds.
+            UnknownName: if the run never logged the metric.
 
         >>> result = run(tiny)
         >>> result.final("test_accuracy") == result.curve("test_accuracy")[2]
@@ -336,22 +386,25 @@ class Result:
         kept = [*self.curve("kept_round").values()] if "kept_round" in self.logged else []
         at = int(kept[0]) if kept else last
         if at not in curve:
-            what = f"logged no {metric!r} of its last state, after round {at}"
+            what = f"logged no {metric!r} for its final state, after round {at}"
             raise ValueError(f"{self.experiment} {what}")
         return curve[at]
 
 
 class Log:
-    """Rows of a run's metrics, with the columns ``COLUMNS``.
+    """The metrics of a run while it is trained: rows with the columns ``COLUMNS``.
 
-    ``round`` counts completed rounds: 0 is the initial state.
+    In all methods ``round`` is the number of completed rounds; 0 is the initial state.
+
+    Args:
+        table: metrics to start from, as returned by ``table``. Default: None, no rows.
     """
 
     def __init__(self, table: pa.Table | None = None) -> None:
         self._rows: list[tuple[int, str, int, int, str, float]] = []
         if table is not None:
             columns = [table[name].to_pylist() for name in COLUMNS[:-1]]
-            values = table["value"].to_numpy().tolist()  # a null is nan again
+            values = table["value"].to_numpy().tolist()  # converts null to NaN
             self._rows = list(zip(*columns, values, strict=True))
 
     def add(
@@ -371,7 +424,7 @@ class Log:
             self._rows += [(round, metric, NONE, k, item, v) for k, v in experts]
 
     def clients(self, round: int, metric: str, ids: Iterable[int], values: Any) -> None:
-        """Add one row per client, or one per client and item where ``values`` are a matrix."""
+        """Add one row per client, or one per client and item if ``values`` is a matrix."""
         own = np.asarray(values, dtype=float)
         items = [str(at) for at in range(own.shape[1])] if own.ndim > 1 else [""]
         for i, row in zip(ids, np.atleast_2d(own.T).T.tolist(), strict=True):
@@ -379,10 +432,10 @@ class Log:
             self._rows += [(round, metric, int(i), NONE, item, v) for item, v in pairs]
 
     def report(self, round: int, report: Report, ids: np.ndarray) -> float:
-        """Add what a round said of itself: loss, bytes, every tensor's divergence, and accuracies.
+        """Add the engine's report of a round and return the mean training loss.
 
-        ``adapted_*`` are those of the cohort with the leaves that it has just trained. Returns the
-        mean training loss.
+        These are the loss, the bytes sent, the gradient divergence of every tensor, and
+        ``adapted_*``: the accuracies of the cohort with the parameters that it has just trained.
         """
         loss = float(report.losses[~report.losses.isnan()].double().mean())
         self.add(round, "train_loss", loss)
@@ -397,16 +450,16 @@ class Log:
         return loss
 
     def scores(self, round: int, split: str, ids: np.ndarray, scores: Scores) -> None:
-        """Add every client's accuracy and negative log-likelihood on one split."""
+        """Add the accuracy and negative log-likelihood of every client on one split."""
         self.clients(round, f"{split}_accuracy", ids, scores.accuracy)
         self.clients(round, f"{split}_nll", ids, scores.nll)
         if scores.gate is not None:
             self.array(round, f"{split}_gate", scores.gate)
 
     def means(self, round: int) -> dict[str, float]:
-        """Return what was last logged, if it is of a round, averaged over all that it is of.
+        """Return the mean of every metric of a round, computed as in ``Result.curve``.
 
-        As by ``Result.curve``: what is no number is left out, and nan where nothing else is there.
+        The result is empty unless ``round`` is the last round that was logged.
         """
         values: dict[str, list[float]] = {}
         for row in self._last(round):
@@ -415,11 +468,11 @@ class Log:
         return {n: float(np.mean(some)) if some else math.nan for n, some in numbers.items()}
 
     def _last(self, round: int) -> list[tuple[int, str, int, int, str, float]]:
-        """Return the rows of a round if it is the last, the latest first."""
+        """Return the rows of a round, latest first; none unless it is the last one logged."""
         return [*takewhile(lambda row: row[0] == round, reversed(self._rows))]
 
     def table(self, last: int | None = None) -> pa.Table:
-        """Return all rows, or those of the last round, which ``last`` is."""
+        """Return all rows, or only those of round ``last``, which must be the last one logged."""
         rows = self._rows if last is None else self._last(last)[::-1]
         columns = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
         pairs = zip(columns, SCHEMA.types, strict=True)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, with checksums, and errors that say what is safe."""
+"""Atomic writes, checksums, locks, and the errors of the store."""
 
 import errno
 import json
@@ -22,33 +22,39 @@ from torch import Tensor
 from fedlib import paths
 from fedlib.progress import quiet
 
-LONGEST_REASON = 500  # characters of a decoder's complaint, which may quote the whole file
-CHECKSUM = "crc32"  # safetensors has none, and training would go on from a flipped weight unawares
-# A file sorts its names, and a sum over leaves has the bits of an undisturbed run in its order.
+LONGEST_REASON = 500  # characters of a decoder's message, which may quote the whole file
+CHECKSUM = "crc32"  # safetensors has none, so a flipped bit would go unnoticed
+# safetensors sorts names; sums over parameters have the same bits only in the original order.
 ORDER = "order"
 
 
 class StoreError(RuntimeError):
-    """A run cannot be stored; the message says what is safe."""
+    """A run cannot be stored; the message says what is stored already and what to do."""
 
 
 class Damaged(ValueError):
-    """A stored file is not what it should be."""
+    """A stored file cannot be read, or has unexpected contents."""
 
 
 class Mismatch(Damaged):
-    """What is stored is sound, and of other data or another first stage than are here."""
+    """A stored file is intact, but its data set or first stage differs from the one present."""
 
 
 class DamagedWarning(UserWarning):
-    """A run that is damaged, or is of something else than is here, was passed over or set aside."""
+    """A run that is damaged or does not match was skipped, or moved to ``damaged/``."""
 
 
 def write(target: Path, put: Callable[[Path], Any], what: str) -> None:
-    """Let ``put`` write a file and give it its name only when it is whole and on the disk.
+    """Write a file atomically: readers, also after a crash, see the old file or the new one.
 
-    A reader, a killed process or a crash of the machine sees the old file or the new one.
-    StoreError if the disk is full or cannot be written; the old file is then still there.
+    Args:
+        target: the path of the file.
+        put: writes the contents to the (temporary) path that it is called with.
+        what: what the file is, for error messages.
+
+    Raises:
+        StoreError: if the file cannot be written, for instance because the disk is full. The old
+            file is then unchanged.
     """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     with _refused(target, what):
@@ -64,14 +70,14 @@ def write(target: Path, put: Callable[[Path], Any], what: str) -> None:
 
 @contextmanager
 def _refused(target: Path, what: str) -> Iterator[None]:
-    """Write a file: StoreError if that is refused says where, why, what is safe, what now."""
+    """Raise a StoreError with advice for any OSError while ``target`` is written."""
     try:
         yield
     except OSError as error:
         homes = {"RESULTS": paths.results(), "FIGURES": paths.figures()}
         inside = (name for name, home in homes.items() if target.is_relative_to(home))
         variable = f"FEDLIB_{next(inside, 'RUNS')}"
-        safe = "What was stored before is whole, and asking again continues from there"
+        safe = "What was stored before is intact, and the same call continues from there"
         now = f"Free some space, make the folder writable, or set {variable} to a copy of it"
         why = f"cannot write {what} to {target}: {error.strerror or error}"
         raise StoreError(f"{why}. {safe}. {now}.") from error
@@ -79,16 +85,16 @@ def _refused(target: Path, what: str) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Read a stored file: Damaged if it is missing or no ``what``.
+    """Raise Damaged if the stored file ``path`` is missing or cannot be read as a ``what``.
 
-    The difference matters: a damaged run is set aside and made again, but not one that the machine
-    refuses to read at the moment, which stays an OSError or a MemoryError.
+    An OSError or MemoryError of the system is not converted: a damaged run is quarantined and
+    trained again, but one that cannot be read at the moment must not be.
     """
     try:
-        path.open("rb").close()  # safetensors does not tell why it cannot open a file
+        path.open("rb").close()  # safetensors hides the reason why it cannot open a file
         yield
-    except Exception as error:  # there is no list of what decoders raise of garbage
-        # They raise OSErrors, too, but these have no number.
+    except Exception as error:  # decoders raise errors of any type for garbage
+        # OSErrors of decoders, unlike those of the system, have no errno.
         refused = getattr(error, "errno", None) not in (None, errno.ENOENT)
         if refused or isinstance(error, MemoryError | Damaged):
             raise
@@ -97,7 +103,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return what a JSON file of the store says; Damaged if it is no JSON object."""
+    """Return the contents of a JSON file; raise Damaged if it is not a JSON object."""
     with reading(path, "JSON object"):
         read = json.loads(path.read_bytes())
         if not isinstance(read, dict):
@@ -106,7 +112,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def quarantine(home: Path, why: Damaged) -> None:
-    """Move a run folder to ``damaged/`` next to it, and say so; nothing is deleted."""
+    """Move a run folder to ``damaged/`` next to it, with a warning; nothing is deleted."""
     place = home.with_name("damaged")
     place.mkdir(exist_ok=True)
     target = tempfile.mkdtemp(prefix=f"{home.name}-", dir=place)
@@ -115,14 +121,22 @@ def quarantine(home: Path, why: Damaged) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Delete what killed processes left half-written; only for whoever holds the claim."""
+    """Delete temporary files of killed processes; the caller must hold the lock."""
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)
 
 
 @contextmanager
 def file_lock(lock: Path, what: str) -> Iterator[None]:
-    """Hold a lock, again if this process has it; StoreError if there is no place for it."""
+    """Hold a lock file, waiting for other processes; reentrant within this process.
+
+    Args:
+        lock: the path of the lock file.
+        what: what it is, for error messages.
+
+    Raises:
+        StoreError: if the lock file cannot be created.
+    """
     the_lock = FileLock(lock, is_singleton=True)
     with _refused(lock, what):
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +151,7 @@ def file_lock(lock: Path, what: str) -> Iterator[None]:
 
 
 def is_locked(lock: Path) -> bool:
-    """Return whether another process, or another part of this one, holds a lock now."""
+    """Return whether a lock is held now, by any process including this one."""
     try:
         with FileLock(lock).acquire(timeout=0):
             return False
@@ -146,16 +160,18 @@ def is_locked(lock: Path) -> bool:
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write tensors and metadata, with their checksum."""
+    """Write tensors and metadata to a safetensors file, with a checksum."""
     whole = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
     metadata = {**metadata, ORDER: json.dumps([*whole])}
     path.write_bytes(save(whole, {**metadata, CHECKSUM: _checksum(whole, metadata)}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of a file, and its metadata.
+    """Return the tensors of a file in their original order, and its metadata.
 
-    Damaged unless they are those that were written; a file without a checksum is believed.
+    Raises:
+        Damaged: if the file cannot be read or its checksum differs. A file without a checksum, of
+            an older version, is accepted.
     """
     with reading(path, "readable checkpoint"), safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
@@ -164,21 +180,21 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         if written is not None and written != _checksum(tensors, metadata):
             raise ValueError("its checksum differs")
         order = json.loads(metadata.pop(ORDER, "null")) or [*tensors]
-        # Copies begin where torch puts tensors, not where the file does: some sums hang on that.
+        # Cloned because the bits of some sums depend on the alignment of tensors in memory.
         return {n: tensors[n].clone() for n in order}, metadata
 
 
 def raw(tensor: Tensor) -> Tensor:
     """Return the bytes of a tensor, uint8 ``[bytes]``, without a copy if it is contiguous.
 
-    One number may have the stride 0, which ``view`` refuses.
+    ``as_strided`` is needed: a tensor of one element may have stride 0, which ``view`` rejects.
     """
     whole = tensor.detach().cpu().contiguous()
     return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
 
 
 def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """Return the CRC-32 of names, kinds, shapes and bytes, and of the metadata."""
+    """Return the CRC-32 of the metadata and of the names, dtypes, shapes and bytes of tensors."""
     checksum = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         checksum = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), checksum)

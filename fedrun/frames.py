@@ -1,4 +1,4 @@
-"""One's own runs side by side: as a frame, and with intervals over seeds."""
+"""``frame`` and ``compare``: the metrics of several runs as a table, with intervals over seeds."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ if TYPE_CHECKING:
 
 
 class Compared(NamedTuple):
-    """A method's metric over seeds: mean, 95% interval and runs, and how far it is ahead.
+    """A metric of a method over seeds, and its difference to the first method.
 
-    ``ahead`` is the mean difference to the first method over the seeds that both have, with the
-    95% interval of these paired differences: NaN for the first, and ends for fewer than three.
+    Args:
+        method: name of the method.
+        mean: mean over seeds.
+        low, high: ends of its 95% confidence interval.
+        seeds: number of runs.
+        ahead: mean difference to the first method over the seeds of both; NaN for the first.
+        ahead_low, ahead_high: ends of the 95% confidence interval of these paired differences; NaN
+            for fewer than three seeds.
     """
 
     method: str
@@ -33,19 +39,19 @@ class Compared(NamedTuple):
 
 
 def frame(results: Mapping[str, Iterable[Result]]) -> pd.DataFrame:
-    """Return the metrics of runs below each other, with columns method and seed (needs pandas).
+    """Return the metrics of several runs as one data frame. This needs pandas.
 
     Args:
-        results: a method's name and its runs.
+        results: the runs of each method, by its name.
 
     Returns:
-        columns method, seed, round, metric, client, expert, item and value, and as they are called
-        client_name and class_name: "" where a row is of none, or of one without a name. An item is
-        a class in metrics that begin with label, and in FedMix's q(z|y).
+        a frame with the columns method, seed, round, metric, client, expert, item and value, and
+        client_name and class_name, which are "" if a row has no client or class, or this has no
+        name. The item is a class in metrics that begin with "label", and in FedMix's q(z|y).
 
     Raises:
-        TypeError: for runs without the names of their methods.
-        ValueError: if there are none.
+        TypeError: if ``results`` is not a mapping from names to iterables of results.
+        ValueError: if there are no runs.
 
     >>> table = frame({"FedAvg": [run(tiny)]})
     >>> bool(table[table["metric"] == "test_accuracy"]["value"].between(0, 1).all())
@@ -61,7 +67,7 @@ def frame(results: Mapping[str, Iterable[Result]]) -> pd.DataFrame:
         for result in runs
     ]
     if not parts:
-        raise ValueError("there is no run to make a frame of")
+        raise ValueError("results has no runs")
     table = pd.concat(parts, ignore_index=True)
     return table[["method", "seed", *COLUMNS, "client_name", "class_name"]]
 
@@ -71,19 +77,23 @@ def compare(
     metric: str = "test_accuracy",
     limits: Limits = (0.0, 1.0),
 ) -> list[Compared]:
-    """Return what each method reached over its seeds, and how far ahead of the first it is.
+    """Return the mean of a metric over seeds for each method, and its difference to the first.
 
-    ``pandas.DataFrame(compare(...))`` makes a table of it.
+    ``pandas.DataFrame(compare(...))`` makes a table of the result.
 
     Args:
-        results: a method's name and its runs, one for each seed.
-        metric: averaged over clients, of the state that a run ended with.
-        limits: the ends of the metric's range, None if it has none, or one only.
+        results: the runs of each method, by its name, one run per seed.
+        metric: the metric; its value is that of ``Result.final``. Default: "test_accuracy".
+        limits: the least and the greatest possible value of the metric, each None if there is
+            none; intervals are clipped to them. Default: (0.0, 1.0).
+
+    Returns:
+        a ``Compared`` for each method.
 
     Raises:
-        TypeError: for runs without the names of their methods.
-        ValueError: for a metric that a run did not log, two runs of one seed, a mean outside of
-            the limits, and limits that are no range.
+        TypeError: if ``results`` is not a mapping from names to iterables of results.
+        ValueError: if a run did not log the metric, a method has two runs of one seed, a mean is
+            outside the limits, or the limits are invalid.
 
     >>> from dataclasses import replace
     >>> runs = {"mine": [run(replace(tiny, seed=s)) for s in range(3)]}
@@ -104,9 +114,9 @@ def compare(
 
 
 def _names(result: Result) -> dict[str, list[str]]:
-    """Return what each row's client is called, and its class."""
+    """Return the columns client_name and class_name of a result's metrics."""
     clients, classes = dict(enumerate(result.client_names)), dict[str, str]()
-    with suppress(DatasetError, ValueError):  # data of one's own may be gone
+    with suppress(DatasetError, ValueError):  # a user-defined data set may be missing
         classes = {str(label): name for label, name in enumerate(result.class_names)}
     q = ["q"] if getattr(result.experiment.algorithm, "condition", "") == "label" else []
     client, metric, item = (result.metrics[n].to_pylist() for n in ("client", "metric", "item"))
@@ -119,13 +129,13 @@ def _names(result: Result) -> dict[str, list[str]]:
 
 
 def _named(results: Any) -> Mapping[str, Sequence[Result]]:
-    """Return runs by method; TypeError for runs without a method's name, and for one alone.
+    """Return the runs of each method as a list; raise TypeError if they are not given by method.
 
-    A UserWarning says if only some of them were pinned.
+    Warns if only some of the runs were pinned to AVX2.
     """
     alone = isinstance(results, Mapping) and any(isinstance(r, Result) for r in results.values())
     if alone or not isinstance(results, Mapping):
-        raise TypeError('runs are given by method, as {"mine": [result, ...]}')
+        raise TypeError('results must be runs by method, such as {"mine": [result, ...]}')
     named = {method: [*runs] for method, runs in results.items()}
     made = (result.provenance for runs in named.values() for result in runs)
     warn_of_both_kinds(made, stacklevel=3)
@@ -135,5 +145,6 @@ def _named(results: Any) -> Mapping[str, Sequence[Result]]:
 def _by_seed(method: str, runs: Sequence[Result], metric: str) -> dict[int, float]:
     ends = {result.experiment.seed: result.final(metric) for result in runs}
     if len(ends) < len(runs) or not ends:
-        raise ValueError(f"{method}: there must be one run for each seed, got {len(runs)} runs")
+        seeds = f"got {len(runs)} runs with {len(ends)} seeds"
+        raise ValueError(f"{method}: there must be one run for each seed, {seeds}")
     return ends

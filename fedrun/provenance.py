@@ -1,4 +1,4 @@
-"""Where and with what a run was made."""
+"""The provenance of runs: commit, versions, hardware and cost."""
 
 import hashlib
 import multiprocessing
@@ -22,25 +22,32 @@ from fedlib.federation import Federation
 from fedrun.files import raw
 
 DIRTY, UNKNOWN = "-dirty", "unknown"
-ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # of the repository whose hook runs us
-CPUS = {"x86_64", "AMD64", "aarch64", "arm64"}  # what ``device`` is where no GPU has trained
+ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set by hooks of other repositories
+CPUS = {"x86_64", "AMD64", "aarch64", "arm64"}  # values of ``device`` for runs on a CPU
 
 
 def of_run(
     fed: Federation, segments: list[dict[str, Any]], state: State, ending: State
 ) -> dict[str, Any]:
-    """Return commit, versions, processor, cost, and the segments of an interrupted run.
+    """Return the provenance of a finished run.
 
-    ``client_names`` are those of clients that have some, by id.
-    ``client_mib`` is what a client holds of the last ``state``: all that is shared, and its own.
-    ``state`` is the digest of the ``ending`` that a later stage begins with, ``seconds`` are wall
-    time, and ``cpu_seconds`` what the process and its copies have computed.
+    Args:
+        fed: the federation.
+        segments: the segments of the run, one unless it was interrupted.
+        state: the state after the last round.
+        ending: the final state, from which a later stage starts.
+
+    Returns:
+        commit, versions, device, processor and segments, and ``seconds`` (wall time),
+        ``cpu_seconds`` (of the process and its children), ``client_mib`` (MiB of global and
+        personal parameters on a client), ``state`` (digest of ``ending``) and ``client_names`` (by
+        id, if the clients have names).
     """
     client_bytes = nbytes(state.server_params) + nbytes(state.client_params) / fed.num_clients
     sums = {
         name: round(sum(s[name] for s in segments), 1)
         for name in ("seconds", "cpu_seconds")
-        if all(name in s for s in segments)  # no CPU seconds: of an older version, or of a GPU
+        if all(name in s for s in segments)  # older versions and GPUs have no CPU seconds
     }
     return {
         **_made_with(fed),
@@ -59,28 +66,33 @@ def of_run(
 def segment(
     fed: Federation, rounds: list[int], chunk: int | None, state: State, since: dict[str, float]
 ) -> dict[str, Any]:
-    """Return what trained some rounds: commit, versions, processor, and the seconds ``since`` then.
+    """Return the provenance of consecutive rounds that this process has trained.
 
-    Chunk and threads too, on which the last bits depend; by default the chunk depends on how large
-    the ``state`` is.
+    Args:
+        fed: the federation.
+        rounds: first and last number of completed rounds.
+        chunk: the option of ``run``; None stands for a number that depends on the size of a state.
+        state: the state after these rounds.
+        since: ``clock()`` at the start of the segment.
+
+    Returns:
+        rounds, commit, versions, device, processor, seconds, and chunk and threads, on which
+        rounding depends.
     """
     how = {"chunk": chunk_of(fed, chunk, numbers(state)), "threads": torch.get_num_threads()}
     spent = {name: round(now - since[name], 1) for name, now in clock().items()}
     if fed.device.type != "cpu":
-        del spent["cpu_seconds"]  # what waits for a GPU is no cost of a CPU
+        del spent["cpu_seconds"]  # the CPU mostly waits for the GPU
     return {"rounds": rounds, **_made_with(fed), **how, **spent}
 
 
 def clock() -> dict[str, float]:
-    """Return the time, and what this process and its copies that have ended have computed so far.
-
-    Both in seconds.
-    """
+    """Return wall time and the CPU time of this process and its finished children, in seconds."""
     return {"seconds": time.monotonic(), "cpu_seconds": sum(os.times()[:4])}
 
 
 def digest(state: State) -> str:
-    """Return 16 hex digits that stand for all bits of a state, whatever the order of its leaves."""
+    """Return a hash of a state, 16 hexadecimal digits, independent of the order of its tensors."""
     sha256 = hashlib.sha256()
     for name, tensor in sorted(state.flat().items()):
         sha256.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
@@ -89,17 +101,22 @@ def digest(state: State) -> str:
 
 
 def began_with(made: Mapping[str, Any]) -> dict[str, str]:
-    """Return by the keys of all stages before a run the digest of the state that each ended with.
+    """Return the digests of the final states of all earlier stages of a run, by their keys.
 
-    Empty for a first stage, and for a run that was trained before digests were noted.
+    The result is empty for a first stage, and for runs of older versions.
     """
     return _of_stages(made, "began_with")
 
 
 def following(earlier: Iterable[tuple[str, Mapping[str, Any], State]]) -> dict[str, Any]:
-    """Return what a segment tells of the stages before it: by key their commits, and their ends.
+    """Return the part of a segment about earlier stages.
 
-    ``earlier`` are the keys, provenances and final states of the last ones.
+    Args:
+        earlier: key, provenance and final state of the stages that the run starts from directly.
+
+    Returns:
+        "stages", the commits of all earlier stages by key, and "began_with", the digests of their
+        final states by key; empty without stages.
     """
     stages, ends = dict[str, list[str]](), dict[str, str]()
     for key, made, ended in earlier:
@@ -109,9 +126,13 @@ def following(earlier: Iterable[tuple[str, Mapping[str, Any], State]]) -> dict[s
 
 
 def warn_of_both_kinds(every: Iterable[Mapping[str, Any]], stacklevel: int = 2) -> None:
-    """Warn, in one line, if of some runs on a CPU some were pinned and some not.
+    """Warn if some runs on a CPU were pinned to AVX2 and others were not.
 
-    Runs of older versions do not say.
+    Runs of older versions, which did not record this, are ignored.
+
+    Args:
+        every: provenances of runs.
+        stacklevel: as for ``warnings.warn``. Default: 2, the caller.
     """
     kinds = []
     for made in every:
@@ -125,16 +146,16 @@ def warn_of_both_kinds(every: Iterable[Mapping[str, Any]], stacklevel: int = 2) 
 
 
 def dirty(made: Mapping[str, Any]) -> list[str]:
-    """Return the commits of a run, and of the stages that it builds on, that do not hold the code.
+    """Return the commits of a run and its earlier stages that do not contain the code that ran.
 
-    They are those of a checkout with uncommitted changes, and "unknown".
+    These are commits with uncommitted changes, "...-dirty", and "unknown".
     """
     commits = _commits(made).union(*_of_stages(made, "stages").values())
     return sorted(c for c in commits if not committed(c))
 
 
 def committed(commit: str) -> bool:
-    """Return whether a commit is known, and held the code as it ran."""
+    """Return whether a commit is known and contains the code that ran."""
     return commit != UNKNOWN and not commit.endswith(DIRTY)
 
 
@@ -143,23 +164,24 @@ def _commits(made: Mapping[str, Any]) -> set[str]:
 
 
 def _of_stages(made: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return what the segments of a run tell of the stages before, by key."""
+    """Return a field of the segments of a run about earlier stages, by key."""
     parts = (part.get(name, {}) for part in made.get("segments", ()))
     return {key: of_stage for part in parts for key, of_stage in part.items()}
 
 
 @cache
 def commit() -> str:
-    """Return the commit as it was when this process imported the library: the code that it runs.
+    """Return the commit of the checkout at the time when this process imported the library.
 
-    It ends with "-dirty" if files of the package are changed or new; other files, results for one,
-    may differ. An installed copy is of no commit, whatever checkout it lies in or is asked from. It
-    is "unknown" also where git cannot be asked, or refuses; a checkout then says why.
+    It ends with "-dirty" if files of the package are changed or untracked; other files, such as
+    results, do not count. It is "unknown" for an installed copy, and if git is missing or fails,
+    which a checkout warns about.
     """
     if not paths.IN_CHECKOUT:
         return UNKNOWN
     try:
-        _git("ls-files", "--error-unmatch", "--", "fedlib")  # what it lies in may be of others
+        # Fails if the package is in the checkout of another project.
+        _git("ls-files", "--error-unmatch", "--", "fedlib")
         name = _git("describe", "--always", "--abbrev=12")
         changes = _git("status", "--porcelain", "--untracked-files=normal", "--", "fedlib")
     except (OSError, subprocess.CalledProcessError) as error:
@@ -173,14 +195,14 @@ def commit() -> str:
 
 
 def _git(*words: str) -> str:
-    """Return what git says of the checkout; CalledProcessError if it refuses, OSError if lost."""
+    """Return the output of a git command in the checkout."""
     call = ["git", "--no-optional-locks", "-C", str(paths.ROOT), *words]
     here = {name: text for name, text in os.environ.items() if name not in ELSEWHERE}
     how: dict[str, Any] = {"encoding": "utf-8", "errors": "replace", "env": here}
     return subprocess.run(call, capture_output=True, check=True, **how).stdout.strip()
 
 
-commit()  # remembered now: the checkout may move on while this process runs what it has loaded
+commit()  # cached now, since the checkout may change while this process runs the loaded code
 
 
 def _made_with(fed: Federation) -> dict[str, str | bool]:

@@ -1,8 +1,7 @@
-"""Runs over a Ray cluster: what the driver does, and what a machine does that trains a run.
+"""Sweeps over a Ray cluster: the driver (``Cluster``) and the remote task (``train_here``).
 
-Everything goes through Ray: machines need no common folder. What this store holds of a run goes
-along, a checkpoint comes to the driver's mailbox when it is written, the whole run is what the task
-returns.
+All files are sent through Ray, so machines need no shared folder. A task receives the stored files
+of its run, sends new checkpoints to the mailbox of the driver, and returns the files of the run.
 """
 
 import hashlib
@@ -29,8 +28,8 @@ from fedrun import Experiment
 from fedrun.store import RunFolder, folder
 from fedrun.sweeps import Ended, WorkerDied, Workers, trained
 
-ATTEMPTS = 3  # of a run of which no further checkpoint comes back
-AHEAD = 2  # runs given out for every one that can be trained now
+ATTEMPTS = 3  # attempts at a run without a new checkpoint in between
+AHEAD = 2  # submitted runs for each that can be trained now, so that no machine is idle
 SECONDS_BETWEEN_CHECKPOINTS = "300"
 SECONDS_BETWEEN_MESSAGES = 1.0
 SECONDS_FOR_MAIL = 20.0
@@ -39,37 +38,45 @@ Mail = tuple[tuple[Any, ...], dict[int, Files]]
 
 
 class NoCluster(RuntimeError):
-    """There is no Ray, or no cluster at its address."""
+    """Ray is not installed, or there is no cluster at the address."""
 
 
 class UnfitNode(RuntimeError):
-    """A machine of the cluster cannot train what the others train."""
+    """A machine of the cluster has other code or cannot run it."""
 
 
 class Mailbox:
-    """Keeps how far every run last was, and its checkpoint, until the driver takes them."""
+    """An actor that keeps the latest progress and checkpoint of every run for the driver."""
 
     def __init__(self) -> None:
         self._mail: dict[str, Mail] = {}
 
     def post(self, key: str, progress: tuple[Any, ...], files: dict[int, Files]) -> None:
-        """Keep how far a run is, and the files of those of its stages that have changed."""
+        """Keep the progress of a run, and the files of those of its stages that have changed."""
         _, before = self._mail.get(key, ((), {}))
         self._mail[key] = progress, {**before, **files}
 
     def take(self) -> dict[str, Mail]:
-        """Return what has come since the last time."""
+        """Return everything posted since the last call."""
         taken, self._mail = self._mail, {}
         return taken
 
 
 class Cluster(Workers):
-    """The machines at a Ray address, which need the same fedlib, and the data.
+    """The machines of a Ray cluster, which must have the same version of fedlib and the data.
 
-    A few more runs are given out than fit. Every five minutes (or $FEDLIB_CHECKPOINT_SECONDS)
-    their checkpoints come back. A run whose worker or machine is lost goes on from there elsewhere,
-    and fails if that happens three times with nothing new in between. NoCluster if it cannot be
-    reached, UnfitNode if a machine has other code, or cannot run it.
+    Checkpoints are sent back every five minutes, or every $FEDLIB_CHECKPOINT_SECONDS seconds. A run
+    whose worker or machine is lost continues from there on another one, and fails after three
+    losses without a new checkpoint.
+
+    Args:
+        address: "auto" or "HOST:PORT".
+        options: keyword arguments of ``run``.
+        tally: receives the progress of the runs.
+
+    Raises:
+        NoCluster: if Ray is not installed or the cluster cannot be reached.
+        UnfitNode: if a machine has other code or cannot run it.
     """
 
     def __init__(self, address: str, options: dict[str, Any], tally: SweepProgress) -> None:
@@ -77,10 +84,10 @@ class Cluster(Workers):
         device = device_for(options["device"], ray.cluster_resources())
         super().__init__({**options, "device": device}, tally)
         self.jobs = dict[Any, Experiment]()
-        self.lost = Counter[str]()  # attempts at a run since something came back
+        self.lost = Counter[str]()  # lost attempts at a run since its last checkpoint
         self.unit = "GPU" if device == "cuda" else "CPU"
         self.every = os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or SECONDS_BETWEEN_CHECKPOINTS
-        # Ray would begin again from what was sent first; retries are ours, from what came back.
+        # Ray would retry from the files sent at first; `_lose` retries from the last checkpoint.
         needs = {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
         self.remote = ray.remote(train_here).options(**needs)
         node = ray.get_runtime_context().get_node_id()
@@ -110,9 +117,9 @@ class Cluster(Workers):
         self.ray.kill(self.mailbox)
 
     def _read_mail(self) -> None:
-        """Show how far runs are, and store the checkpoints that came."""
+        """Show the progress of all runs, and store their new checkpoints."""
         mail: dict[str, Mail] = {}
-        with suppress(self.ray.exceptions.RayError):  # it is slow, or begins again elsewhere
+        with suppress(self.ray.exceptions.RayError):  # the mailbox is slow, or is restarted
             mail = self.ray.get(self.mailbox.take.remote(), timeout=SECONDS_FOR_MAIL)
         for experiment in [e for e in self.jobs.values() if e.key in mail]:
             (node, done, total, loss), files = mail[experiment.key]
@@ -122,14 +129,14 @@ class Cluster(Workers):
             self.tally.round(experiment.key, done, total, loss, f"on {node}")
 
     def _take_back(self, job: Any) -> Ended | None:
-        """Store a run that has ended; one that was lost is given out again."""
+        """Store a run that has ended, or submit it again if it was lost."""
         experiment = self.jobs[job]
         try:
             packed, error = self.ray.get(job)
-        except self.ray.exceptions.RayTaskError as broken:  # ours, or not even that could be run
+        except self.ray.exceptions.RayTaskError as broken:  # UnfitNode, or an import failed
             raise UnfitNode(f"a machine of the cluster cannot run fedlib: {broken}") from broken
         except Exception as why:  # the worker, its machine, the network
-            self._read_mail()  # its last checkpoint may lie there
+            self._read_mail()  # its last checkpoint may be there
             return self._lose(experiment, why)
         finally:
             del self.jobs[job]
@@ -143,12 +150,12 @@ class Cluster(Workers):
             self.give(experiment)
             return None
         reason = f"{type(why).__name__}: {why}".splitlines()[0]
-        text = f"its worker was lost {ATTEMPTS} times, at last: {reason}; what came back is kept"
+        text = f"its worker was lost {ATTEMPTS} times, last by {reason}; checkpoints are stored"
         return experiment, WorkerDied(text)
 
 
 def connected(address: str) -> Any:
-    """Return Ray, connected to a cluster; NoCluster if there is none."""
+    """Return the module ray, connected to a cluster; raise NoCluster if that is impossible."""
     try:
         import ray
 
@@ -162,7 +169,7 @@ def connected(address: str) -> Any:
 
 
 def device_for(asked: str, resources: Mapping[str, float]) -> str:
-    """Return "cpu" or "cuda": "auto" is a GPU if the cluster has one, and a run sees one only."""
+    """Return "cpu" or "cuda"; "auto" is "cuda" if the cluster has a GPU. A run sees only one."""
     kind = asked.partition(":")[0]
     check_choice("device", kind, ("auto", "cpu", "cuda"))
     return kind if kind != "auto" else "cuda" if resources.get("GPU") else "cpu"
@@ -177,20 +184,28 @@ def train_here(
     every: str,
     mailbox: Any,
 ) -> tuple[list[Files], Any]:
-    """Train a run on a machine; return the files of every stage, and what went wrong.
+    """Train a run on a machine of the cluster.
 
-    ``packed`` is what the driver's store holds of the stages, ``expected`` its ``code``, ``held``
-    whether its torch is pinned, ``every`` the seconds between checkpoints, as text.
+    Args:
+        experiment: the run.
+        packed: the files of every stage in the store of the driver.
+        options: keyword arguments of ``run``.
+        expected: ``code()`` of the driver.
+        held: whether torch is pinned to AVX2 in the driver.
+        every: seconds between checkpoints, as text.
+        mailbox: the ``Mailbox`` actor.
+
+    Returns:
+        the files of every stage, and the error or None.
     """
     node, stages = socket.gethostname(), experiment.stages
     if code() != expected:
-        raise UnfitNode(f"{node} has other code: {code()}, and here is {expected}")
+        raise UnfitNode(f"{node} has other code: {code()}, the driver has {expected}")
     if held:
         pin()
     torch.set_num_threads(1)
     keep_freed_memory()
-    # A folder that nobody else can have made or can write; what a killed process leaves in it goes
-    # with the temporary files of its machine.
+    # A private folder; if this process is killed, it is deleted with other temporary files.
     home = TemporaryDirectory(prefix=f"fedlib-{experiment.key}-", ignore_cleanup_errors=True)
     variables = {"FEDLIB_RUNS": home.name, "FEDLIB_CHECKPOINT_SECONDS": every}
     with home, patch.dict(os.environ, variables):
@@ -213,7 +228,7 @@ def train_here(
 
 
 def code() -> dict[str, str]:
-    """Return what decides about a run's numbers: a hash of fedlib's sources, torch's version."""
+    """Return a hash of fedlib's sources and the version of torch, which determine all numbers."""
     package, sources = Path(fedlib.__file__).parent, hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         sources.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
@@ -221,7 +236,7 @@ def code() -> dict[str, str]:
 
 
 def _changed(stage: Experiment) -> int:
-    """Return when a file of a run folder got its name; 0 if there is none."""
+    """Return the time of the last change of a run folder, 0 if there is none."""
     with suppress(FileNotFoundError):
         return folder(stage).stat().st_mtime_ns
     return 0

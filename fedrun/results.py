@@ -1,11 +1,11 @@
-"""Finished runs worth keeping: a Parquet file for many of them, a row group for each.
+"""Exported results: finished runs in Parquet files, with one row group per run.
 
-results/<name>.parquet            row groups in the order of their keys, with the columns
+results/<name>.parquet            row groups sorted by key, with the columns
     key, run                      the same in all rows: the key; spec and provenance as JSON
     round, metric, ..., value     the metrics
 
-Which group is whose, the footer says (the statistics of ``key``). So a run is read without decoding
-the others, and a process reads a footer once.
+The footer has the key of every row group (as the statistics of the column ``key``), so one run is
+read without decoding the others, and a process reads a footer only once.
 """
 
 import json
@@ -25,7 +25,7 @@ from fedrun.experiment import COLUMNS, SCHEMA, Experiment, Result, experiment_of
 from fedrun.provenance import UNKNOWN, dirty
 
 WHAT = "exported result of fedlib"
-MOST_NAMED = 20  # runs, in an error
+MOST_NAMED = 20  # number of runs that an error message names
 _WORDS = ("metric", "item")
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _METRICS = [(f.name, _WORD if f.name in _WORDS else f.type) for f in SCHEMA]
@@ -33,10 +33,20 @@ _SCHEMA = pa.schema([("key", _WORD), ("run", _WORD), *_METRICS])
 
 
 def export(results: Iterable[Result], name: str) -> Path:
-    """Write results as ``results/<name>.parquet``, in place of what it held; none delete it.
+    """Write results to ``results/<name>.parquet``, replacing the file.
 
-    The same results give the same bytes, in whatever order they come. ValueError for what
-    uncommitted code, or code of an unknown commit, has trained; nothing is written then.
+    The same results give the same bytes, whatever their order.
+
+    Args:
+        results: the results to write. If there are none, the file is deleted.
+        name: name of the file, without the suffix.
+
+    Returns:
+        the path of the file.
+
+    Raises:
+        ValueError: if a run was trained by uncommitted code or code of an unknown commit. Nothing
+            is written then.
     """
     runs = {r.experiment.key: r for r in results}
     target = paths.results() / f"{name}.parquet"
@@ -53,20 +63,21 @@ def export(results: Iterable[Result], name: str) -> Path:
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Be the only one who writes results."""
+    """Lock the folder of exported results against other writers."""
     with files.file_lock(paths.results() / ".lock", f"the {WHAT}"):
         files.clean(paths.results())
         yield
 
 
 def refusal(results: Sequence[Result]) -> str:
-    """Return why runs that no commit stands for are not exported, which, and what to do."""
+    """Return the error message for runs that are not exported as their code is not committed."""
     lines = [f"  {r.experiment.key}: {r.experiment}\n" for r in results[:MOST_NAMED]]
     of = ", ".join(sorted({c for r in results for c in dirty(r.provenance)}))
     why = f"they, or stages before them, were trained by uncommitted code (commit {of})"
     now = f"Commit it, move these runs out of {paths.runs()}, and train them again."
     if UNKNOWN in of.split(", "):
-        now = f"It is unknown where git refuses or is missing, and of an installed copy. {now}"
+        why_unknown = "git is missing or fails, or fedlib was installed as a copy"
+        now = f"A commit is unknown if {why_unknown}. {now}"
     return f"{len(results)} runs are not exported: {why}:\n{''.join(lines)}{now}"
 
 
@@ -83,7 +94,7 @@ def _table(key: str, result: Result) -> pa.Table:
 
 
 def _write(tables: Iterable[pa.Table], path: Path) -> None:
-    """Write a row group per table; numbers with many digits are smaller as streams of bytes."""
+    """Write one row group per table; values are split by byte, which compresses them better."""
     with pq.ParquetWriter(
         path,
         _SCHEMA,
@@ -99,36 +110,36 @@ def _write(tables: Iterable[pa.Table], path: Path) -> None:
 
 
 def result_files() -> list[Path]:
-    """Return the files of exported results that are there, those of one name as they were added."""
+    """Return all files of exported results, those with the same name in the order of numbers."""
     return sorted(paths.results().glob("[!.]*.parquet"), key=_numbered)
 
 
 def _numbered(path: Path) -> tuple[str, int]:
-    """Return a file's name and its number: "some.2.parquet" was added to "some.parquet"."""
+    """Return the name and the number of a file: "some.2.parquet" is the second file of "some"."""
     name, _, number = path.stem.rpartition(".")
     return (name, int(number)) if number.isdecimal() and name else (path.stem, 1)
 
 
 def place_of_more(name: str) -> str:
-    """Return under which name more results are exported next to those under ``name``."""
+    """Return the file name under which to export more results next to those of ``name``."""
     last = max((n for one, n in map(_numbered, result_files()) if one == name), default=0)
     return f"{name}.{last + 1}" if last else name
 
 
 def group_of(path: Path) -> str:
-    """Return the name that a file shares with those that were added to it."""
+    """Return the name of a file without its number."""
     return _numbered(path)[0]
 
 
-# Read once per process, and again when a file is replaced: of every file its stamp.
+# Footers are read once per process, and again if the stamp of a file has changed.
 _FOOTERS: dict[Path, tuple[tuple[int, ...], pq.FileMetaData, dict[str, int]]] = {}
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, pq.FileMetaData, dict[str, int]]]:
-    """Open a file; yields it, its footer, and which row group is whose.
+    """Open a file; yield the file, its footer, and the index of the row group of each key.
 
-    It stays the file that the footer is of if it is being replaced.
+    If the file is replaced meanwhile, the open one remains that of the footer.
     """
     with files.reading(path, WHAT), path.open("rb") as file:
         stamp = _stamp(file.fileno())
@@ -139,24 +150,24 @@ def _opened(path: Path) -> Iterator[tuple[Any, pq.FileMetaData, dict[str, int]]]
 
 
 def _groups(footer: pq.FileMetaData) -> dict[str, int]:
-    """Return whose each row group is."""
+    """Return the index of the row group of each key."""
     groups = {}
     for i in range(footer.num_row_groups):
         key = footer.row_group(i).column(0).statistics
         if key.min != key.max:  # a footer has no checksum
-            raise ValueError(f"row group {i} is not that of one run")
+            raise ValueError(f"row group {i} has rows of several runs")
         groups[str(key.min)] = i
     return groups
 
 
 def keys_in(path: Path) -> list[str]:
-    """Return the keys of the runs that a file holds; Damaged if it cannot be read."""
+    """Return the keys of the runs in a file; raise Damaged if it cannot be read."""
     with _opened(path) as (_, _, groups):
         return [*groups]
 
 
 def read_run(path: Path, key: str) -> Result:
-    """Return the run of a key in a file; Damaged if it cannot be read."""
+    """Return the result of one run in a file; raise Damaged if it cannot be read."""
     spec, provenance = read_record(path, key)
     with files.reading(path, WHAT):
         experiment = experiment_of(spec)
@@ -164,7 +175,7 @@ def read_run(path: Path, key: str) -> Result:
 
 
 def read_record(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the spec and the provenance of a key in a file; Damaged if they cannot be read."""
+    """Return the spec and the provenance of one run; raise Damaged if they cannot be read."""
     table = _read(path, key, ["run"])
     with files.reading(path, WHAT):
         run = json.loads(table["run"][0].as_py())
@@ -172,7 +183,7 @@ def read_record(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def read_metrics(path: Path, key: str) -> pa.Table:
-    """Return the metrics of a key in a file; Damaged if they cannot be read."""
+    """Return the metrics of one run in a file; raise Damaged if they cannot be read."""
     return tidy(_read(path, key, COLUMNS))
 
 
@@ -183,25 +194,26 @@ def _read(path: Path, key: str, columns: Sequence[str]) -> pa.Table:
 
 
 def places() -> Mapping[str, Path]:
-    """Return the file of every exported key: of files of one name the one that was added last.
+    """Return the file of every exported key; if several have it, the last of ``result_files``.
 
-    Damaged if a file cannot be read, which may hold any.
+    Raises:
+        Damaged: if a file cannot be read, as it may contain any key.
     """
     return _places(tuple((path, _stamp(path)) for path in result_files()))
 
 
-@lru_cache(maxsize=1)  # asked for every run of every figure
+@lru_cache(maxsize=1)  # figures look up hundreds of runs
 def _places(state: tuple[tuple[Path, tuple[int, ...]], ...]) -> Mapping[str, Path]:
     return {key: path for path, _ in state for key in keys_in(path)}
 
 
 def path_of(experiment: Experiment) -> Path | None:
-    """Return the file in which the exported result of an experiment lies, if it does."""
+    """Return the file with the exported result of an experiment, or None."""
     return places().get(experiment.key)
 
 
 def _stamp(file: Path | int) -> tuple[int, ...]:
-    """Return what changes when a file is replaced, nothing where a link leads nowhere."""
+    """Return numbers that change when a file is replaced; () for a broken link."""
     with suppress(FileNotFoundError):
         stat = os.stat(file)
         return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino
@@ -209,5 +221,5 @@ def _stamp(file: Path | int) -> tuple[int, ...]:
 
 
 def exported() -> list[Result]:
-    """Return every exported result."""
+    """Return all exported results."""
     return [read_run(path, key) for key, path in places().items()]

@@ -1,10 +1,10 @@
-"""What a spec does not hold: the code of classes and functions that are not the library's own.
+"""Digests of user-defined code, which a spec contains only by name.
 
-Classes count with their bases, functions as they run here, both with what they use by name:
-functions, classes and constants of modules that nobody has installed. Of installed packages those
-are followed that a value is made of. Others count by name; the versions of the library, of PyTorch
-and of NumPy are in the provenance. What code finds in other ways (by a string, in a file) is not
-seen, nor is what was put into a class of the library from outside.
+A digest covers classes with their bases and functions, and whatever these refer to by name in
+modules that are not installed packages, and in installed packages that define a part of the value.
+Other installed code counts by its name only; the versions of fedlib, PyTorch and NumPy are in the
+provenance. Code that is found in other ways (by a string, in a file) is not covered, nor are
+changes made to classes of the library from outside.
 """
 
 import ast
@@ -26,24 +26,24 @@ from torch import Tensor, nn
 from fedlib.models import FromFunction
 
 _VERSIONED = ("fedlib", "fedrun", "torch", "numpy")
-_SCRIPT = {"__main__", "__mp_main__"}  # a notebook, too, whatever file has started it
+_SCRIPT = {"__main__", "__mp_main__"}  # also a notebook, whose ``__file__`` is that of its kernel
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...))
-_WHOLE = (nn.Module, SimpleNamespace)  # count with all that they hold
+_WHOLE = (nn.Module, SimpleNamespace)  # their attributes are part of the digest
 _AROUND = ("__wrapped__", "__func__", "func", "args", "keywords", "fget", "fset")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_Place = tuple[str, int]  # of a function in a file: its name and its first line
-Used = list[tuple[str, Any]]  # what code uses, each under its name
+_Place = tuple[str, int]  # name and first line of a function in a file
+Used = list[tuple[str, Any]]  # names and values that code refers to
 
 
 def user_code(value: Any) -> list[Any]:
-    """Return the classes and functions, not of the library, that a value is made of."""
+    """Return the user-defined classes and functions of which a value consists."""
     roots: dict[Any, None] = {}
     for part in _parts(value):
         if any(_outside(base.__module__) for base in type(part).__mro__):
             roots[type(part)] = None
         if isinstance(part, FromFunction) and _outside(part.function.partition(":")[0]):
             package, _, name = part.function.partition(":")
-            function: Any = part.function  # if it is not there: who builds the task is told
+            function: Any = part.function  # if it is missing, building the task raises
             with suppress(Exception):
                 function = getattr(import_module(package), name)
             roots[function] = None
@@ -51,15 +51,20 @@ def user_code(value: Any) -> list[Any]:
 
 
 def digest(roots: Iterable[Any], *, readable: bool = True) -> str:
-    """Return 16 hex digits that stand for the code of classes and functions, and of what they use.
+    """Return a digest of the code of classes and functions and of everything they refer to.
 
-    Source counts without comments, docstrings and layout. Where it cannot be read or is not what
-    runs, as a file was edited after its import, the bytecode does; and everywhere if not
-    ``readable``.
+    Args:
+        roots: the classes and functions, as returned by ``user_code``.
+        readable: if True, source without comments, docstrings and layout is digested, or bytecode
+            if the source is missing or differs from the code that runs, because the file was edited
+            after its import. If False, bytecode is always digested. Default: True.
+
+    Returns:
+        16 hexadecimal digits.
     """
     todo: Used = [("", root) for root in roots]
     homes = {_top(getattr(root, "__module__", "")) for _, root in todo} | _SCRIPT
-    lines, seen = [], dict[int, Any]()  # things by their id, which so stays theirs
+    lines, seen = [], dict[int, Any]()  # values by id; keeping them prevents reuse of their ids
     while todo:
         name, item = todo.pop()
         line, used = _described(item, homes, readable)
@@ -71,7 +76,7 @@ def digest(roots: Iterable[Any], *, readable: bool = True) -> str:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Yield a value and all values in it."""
+    """Yield a value and all values nested in it."""
     if is_dataclass(value):
         yield value
         value = tuple(getattr(value, field.name) for field in fields(value))
@@ -84,12 +89,12 @@ def _top(module: str) -> str:
 
 
 def _outside(module: str) -> bool:
-    """Return whether a module's code is in nobody's version that the provenance tells."""
+    """Return whether a module belongs to no package whose version the provenance records."""
     return _top(module) not in _VERSIONED and _top(module) not in sys.stdlib_module_names
 
 
 def _followed(module: str | None, homes: Collection[str]) -> bool:
-    """Return whether code counts as it is, and not by name."""
+    """Return whether the code of a module is digested itself, not only by name."""
     if not module or not _outside(module):
         return False
     file = getattr(sys.modules.get(module), "__file__", None) or ""
@@ -97,7 +102,7 @@ def _followed(module: str | None, homes: Collection[str]) -> bool:
 
 
 def _described(item: Any, homes: Collection[str], readable: bool) -> tuple[str, Used]:
-    """Return what a thing is, and what it uses or consists of."""
+    """Return a description of an object, and the objects it refers to or consists of."""
     if isinstance(item, _PLAIN):
         return repr(item), []
     if isinstance(item, np.ndarray | np.generic | Tensor):
@@ -125,7 +130,7 @@ def _of_class(item: type) -> tuple[str, Used]:
 
 
 def _generated(item: type, name: str, value: Any) -> bool:
-    """Return whether Python, or a decorator, has put something into a class."""
+    """Return whether an attribute of a class was added by Python or a decorator."""
     if not (name.startswith("__") and name.endswith("__")):
         return name.startswith("_abc_")
     written = isinstance(value, FunctionType) and value.__module__ == item.__module__
@@ -136,10 +141,10 @@ def _of_function(item: FunctionType, homes: Collection[str], readable: bool) -> 
     code, globals_ = _read(item.__code__), item.__globals__
     given = {name: globals_[name] for name in code.globals if name in globals_}
     for name in code.imports:
-        with suppress(Exception):  # who calls it is told
+        with suppress(Exception):  # calling the function raises
             given[name] = import_module(name, globals_.get("__package__"))
     for name, cell in zip(item.__code__.co_freevars, item.__closure__ or (), strict=True):
-        with suppress(ValueError):  # it is empty
+        with suppress(ValueError):  # an empty cell
             given[name] = cell.cell_contents
     used: Used = [
         ("", (item.__defaults__, item.__kwdefaults__, getattr(item, "__wrapped__", None)))
@@ -151,7 +156,7 @@ def _of_function(item: FunctionType, homes: Collection[str], readable: bool) -> 
 
 
 def _of_module(module: ModuleType, names: Iterable[str], homes: Collection[str]) -> Used:
-    """Return what code with some names in it can use of a module and of modules in that."""
+    """Return the attributes of a module, and of its submodules, that code may use by ``names``."""
     used: Used = []
     todo, seen = [module], {module}
     while todo:
@@ -165,7 +170,7 @@ def _of_module(module: ModuleType, names: Iterable[str], homes: Collection[str])
 
 
 class _Code(NamedTuple):
-    """What a code object says: its source, its bytecode, and names by how they are used."""
+    """Contents of a code object: source, bytecode, globals, imported modules and all names."""
 
     source: str
     bare: str
@@ -176,7 +181,7 @@ class _Code(NamedTuple):
 
 @cache
 def _read(code: CodeType) -> _Code:
-    """Read a function's code, once: it never changes."""
+    """Analyse the code of a function; cached, since code objects are immutable."""
     globals_, imports, names = set[str](), set[str](), set[str]()
     for each in _nested(code):
         names.update(each.co_names)
@@ -191,7 +196,7 @@ def _read(code: CodeType) -> _Code:
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code object and those in it."""
+    """Yield a code object and all code objects nested in it."""
     yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):
@@ -199,7 +204,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _bare(code: CodeType) -> str:
-    """Return the bytecode in words, without docstrings and places."""
+    """Return the bytecode as text, without docstrings and line numbers."""
     steps = [f"{step.opname} {_constant(step.argval)}" for step in dis.get_instructions(code)]
     taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return "\n".join([f"{taken} {code.co_argcount} {code.co_flags}", *steps])
@@ -212,7 +217,7 @@ def _constant(value: Any) -> str:
 
 
 def _source(code: CodeType) -> str:
-    """Return what defines a function, "" unless that can be read and is what runs."""
+    """Return the normalised source of a function, "" if missing or not the code that runs."""
     linecache.checkcache(code.co_filename)
     place = code.co_name, code.co_firstlineno
     try:
@@ -225,7 +230,7 @@ def _source(code: CodeType) -> str:
 
 @cache
 def _compiled(text: str) -> tuple[dict[_Place, list[CodeType]], dict[_Place, list[str]]]:
-    """Return by name and first line the code and the normalised source of a file's functions."""
+    """Return code and normalised source of all functions in a file, by name and first line."""
     compiled, definitions = dict[_Place, list[CodeType]](), dict[_Place, list[str]]()
     for code in _nested(compile(text, "", "exec", dont_inherit=True)):
         compiled.setdefault((code.co_name, code.co_firstlineno), []).append(code)

@@ -1,16 +1,16 @@
-"""Where runs live: a folder each, of files that are whole or not there::
+"""Stored runs: one folder per run, whose files are written atomically::
 
-    runs/<key>/spec.json             the experiment
-              checkpoint.safetensors  the state after some round (its metadata says which)
-              metrics.parquet         tidy metrics up to that round, or later
-              provenance.json         written last: the run is complete
-              failure.json            why it stopped, if a number stopped being finite
-    runs/<key>.lock                  held by whoever trains it
-    runs/damaged/                    runs that were set aside
+    runs/<key>/spec.json              the experiment
+              checkpoint.safetensors  the state after some round, which its metadata names
+              metrics.parquet         tidy metrics up to that round or a later one
+              provenance.json         written last: it marks the run as complete
+              failure.json            why the run diverged, if it did
+    runs/<key>.lock                   locked by the process that trains the run
+    runs/damaged/                     runs that were quarantined
 
-A file that is damaged is never read on with: a lookup passes its run over, and who claims the run
-moves the folder aside and begins again. The same goes for a run of other data than are here, or
-after another first stage than is stored here: a run stands for what it was made of.
+A lookup skips a run with a damaged file, with a warning, and a process that is to train it first
+moves its folder to ``damaged/``. The same holds for a run whose data set or first stage differs
+from the one that is present now.
 """
 
 from __future__ import annotations
@@ -47,10 +47,12 @@ BEST, LAST = "best:", "last:"
 
 
 class RunDiverged(TrainingDiverged):
-    """A run stopped because a number was not finite; its metrics before that are stored.
+    """A run stopped because a number was not finite; the metrics before that are stored.
 
-    ``round`` is the round that failed (so many were completed), ``num_clients`` who failed in it
-    (none if it was the server), ``commit`` the code that trained it.
+    Attributes:
+        round: the round that failed, which is the number of completed rounds.
+        clients: ids of the clients whose training diverged; empty if the server's step did.
+        commit: the commit of the code that trained the run.
     """
 
     round: int = 0
@@ -58,10 +60,10 @@ class RunDiverged(TrainingDiverged):
 
     @classmethod
     def of(cls, failure: dict[str, Any], folder: Path) -> RunDiverged:
-        """Return the error for a failure as it is stored."""
+        """Return the error for a stored description of a failure, in a run folder."""
         at = int(failure.get("round", 0))
         stored = f"The metrics of the {at} rounds before it are in {folder}"
-        now = "The same run would fail again: change a rate, or ask with retry"
+        now = "The same run would fail again: change a learning rate, or pass retry=True"
         why = failure.get("message", "a number is not finite")
         error = cls(f"{why}. {stored}. {now}.", failure.get("clients", ()))
         error.round, error.commit = at, str(failure.get("commit", ""))
@@ -69,12 +71,18 @@ class RunDiverged(TrainingDiverged):
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint holds: the state after some round, metrics up to there, data, segments.
+    """The contents of a checkpoint.
 
-    ``data`` names the data it was trained on; a segment is a stretch of rounds that one process
-    trained, with its commit, versions, device and seconds. ``best`` is the best state so far of a
-    run that will end with that one, and ``last`` where such a run has ended the state after its
-    last round, from which a longer one goes on.
+    Args:
+        state: the state after ``completed`` rounds; of a finished run its final state.
+        completed: number of completed rounds.
+        metrics: tidy metrics up to that round.
+        data: source and fingerprint of the data set that the run is trained on.
+        segments: consecutive rounds that one process trained, each with its commit, versions,
+            device and seconds.
+        best: the best state so far of an unfinished run with ``select`` or ``stop``. Default: None.
+        last: the state after the last round of a finished run that selected an earlier state; a
+            longer run continues from it. Default: None.
     """
 
     state: State
@@ -92,16 +100,16 @@ def folder(experiment: Experiment) -> Path:
 
 
 def find_result(experiment: Experiment) -> Result | None:
-    """Return the stored result, from the run folders or else the exported ones, or None.
+    """Return the stored result of an experiment, or None if it is not stored.
 
-    A run that is damaged, or is of other data or another first stage than are here, counts as not
-    stored, with a warning.
+    Run folders are searched first, then exported results. A run that is damaged, or whose data set
+    or first stage differs from the one that is present, is skipped with a warning.
 
     Args:
-        experiment: whose result.
+        experiment: the experiment to look up.
 
     Raises:
-        ValueError: for an exported file that is damaged.
+        ValueError: if a file of exported results is damaged.
 
     >>> find_result(tiny) is None
     True
@@ -112,31 +120,43 @@ def find_result(experiment: Experiment) -> Result | None:
 
 
 def diverged(experiment: Experiment) -> RunDiverged | None:
-    """Return when and why a run in this store stopped, a number not being finite; None if none did.
+    """Return the error with which a stored run diverged, or None if it did not diverge.
 
-    The error is not raised. Damaged if it cannot be made of what is written.
+    Args:
+        experiment: the experiment to look up.
+
+    Raises:
+        Damaged: if the stored description of the failure cannot be read.
     """
     return RunFolder(experiment).failure()
 
 
 def delete(key: str) -> None:
-    """Delete a run folder; what is exported stays."""
+    """Delete a run folder; exported results are kept.
+
+    Args:
+        key: the key of the run.
+    """
     with files.file_lock(paths.runs() / f"{key}.lock", "the lock"), suppress(FileNotFoundError):
         shutil.rmtree(paths.runs() / key)
 
 
 class RunFolder:
-    """The folder of one run: all that is read from it or written into it goes through here.
+    """The folder of one run; all reads and writes of its files go through this class.
 
-    What it holds is served only if it is sound and was made of what is here: ``result``,
-    ``complete``, ``restore`` and ``failure``. Only whoever holds the claim writes (``claimed``).
+    ``result``, ``complete``, ``restore`` and ``failure`` use only files that are not damaged and
+    belong to the data set and the earlier stages that are present. A process that writes must hold
+    the lock (``locked``).
+
+    Args:
+        experiment: the experiment of the run.
     """
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.path = experiment, folder(experiment)
 
     def result(self) -> Result | None:
-        """Return what ``find`` does."""
+        """Return the stored result or None, as ``find_result`` does."""
         for place, made in self._candidates():
             try:
                 if exported := place.is_file():
@@ -147,19 +167,21 @@ class RunFolder:
             except Damaged as error:
                 if exported:
                     raise
-                _pass_over(error)
+                _skip(error)
         return None
 
     @property
     def complete(self) -> bool:
-        """Whether everything is here: result, final state and provenance."""
+        """Whether the folder holds a finished run: metrics, final state and provenance."""
         whole = all((self.path / name).exists() for name in (METRICS, CHECKPOINT, PROVENANCE))
         return whole and any(place == self.path for place, _ in self._candidates())
 
     def restore(self) -> Checkpoint | None:
-        """Return what a run begun earlier left, or None.
+        """Return the checkpoint, or None if there is none.
 
-        Damaged if it cannot be read, Other if it is of something else.
+        Raises:
+            Damaged: if it cannot be read.
+            Mismatch: if its data set or first stage differs from the one that is present.
         """
         path = self.path / CHECKPOINT
         if not path.exists():
@@ -176,20 +198,20 @@ class RunFolder:
         return Checkpoint(state, completed, metrics, data, segments, best, last)
 
     def failure(self) -> RunDiverged | None:
-        """Return what ``diverged`` does."""
+        """Return the error with which the run diverged, or None, as ``diverged`` does."""
         path = self.path / FAILURE
         if not path.exists():
             return None
         with files.reading(path, "description of a failure"):
             failure = read_json(path)
             error = RunDiverged.of(failure, self.path)
-        with suppress(Mismatch):  # the failure of what is not here
+        with suppress(Mismatch):  # a failure on other data says nothing about this run
             self._require_same(path, failure)
             return error
         return None
 
     def _candidates(self) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Yield where a result is stored, the folder first, and its provenance, if it counts."""
+        """Yield the place and the provenance of each valid stored result, the run folder first."""
         told = self.path / PROVENANCE
         if told.exists():
             try:
@@ -197,41 +219,53 @@ class RunFolder:
                 self._require_same(told, made, read_json(self.path / SPEC))
                 yield self.path, made
             except Damaged as error:
-                _pass_over(error)
+                _skip(error)
         if (path := path_of(self.experiment)) is not None:
             spec, made = read_record(path, self.experiment.key)
             try:
                 self._require_same(path, made, spec)
                 yield path, made
             except Mismatch as error:
-                _pass_over(error)
+                _skip(error)
 
     def _require_same(
         self, file: Path, made: dict[str, Any], spec: dict[str, Any] | None = None
     ) -> None:
-        """Raise Other unless a file is of what is here; Damaged if it is of another run."""
+        """Raise unless a file belongs to this run as it would be trained now.
+
+        Args:
+            file: the file to check, for messages and for its kind.
+            made: its provenance.
+            spec: its spec, if it has one.
+
+        Raises:
+            Damaged: if it belongs to another run.
+            Mismatch: if its data set or first stage differs from the one that is present.
+        """
         e = self.experiment
-        with files.reading(file, "account of a run"):
+        with files.reading(file, "provenance of a run"):
             if spec is not None and key_in(spec) != e.key:
-                raise Damaged(f"{file} is of another run than {e.key}")
-            # Of what they are and where they came from, the last word: their fingerprint.
+                raise Damaged(f"{file} belongs to another run than {e.key}")
+            # The source of the data ends with their fingerprint.
             then = str(made.get("data", "")).rpartition(" ")[2]
             now = datasets.fingerprint(e.task.dataset)[: len(then)]
             if now and now != then:
-                raise Mismatch(f"{file} is of {e.task.dataset} {then}, and here is {now}")
+                have = f"the data set here is {now}"
+                raise Mismatch(f"{file} was trained on {e.task.dataset} {then}, and {have}")
             before = [RunFolder(stage) for stage in e.stages[:-1]]
             if file.suffix == ".parquet" and not any(stage.path.exists() for stage in before):
-                return  # what is exported fits together
+                return  # exported results belong together; there is no stage to compare with
             began = began_with(made)
             for stage in before:
                 key, ended = stage.experiment.key, stage._ending(exactly=bool(began))
                 if ended and ended != began.get(key, ""):
-                    raise Mismatch(f"{file} began with another {key} than the one stored here")
+                    raise Mismatch(f"{file} started from another {key} than the one stored here")
 
     def _ending(self, exactly: bool) -> str:
-        """Return the digest of the state that this stage ended with, "" if it is not there.
+        """Return the digest of this stage's final state, "" if the stage is not stored.
 
-        One that was trained before digests were noted has one only if it is needed ``exactly``.
+        Older runs have no digest in their provenance; it is then computed from the checkpoint if
+        ``exactly``, and otherwise "".
         """
         for place, made in self._candidates():
             if "state" in made or not exactly:
@@ -244,17 +278,14 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the right to train the run: of two processes asked for it, one waits.
-
-        The folder is tidied first: see ``repair``.
-        """
+        """Lock the run for training, waiting for another process that has it, and ``repair`` it."""
         with files.file_lock(self._lock, "the lock"):
             self.repair()
             yield
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody else trains the run now."""
+        """Whether another process trains the run now."""
         return self._lock.exists() and files.is_locked(self._lock)
 
     @property
@@ -262,7 +293,7 @@ class RunFolder:
         return self.path.with_name(f"{self.experiment.key}.lock")
 
     def repair(self) -> None:
-        """Tidy the folder: no half file; no file if one is damaged, lost or of something else."""
+        """Delete unfinished files; quarantine the folder if a file is damaged or does not match."""
         home = self.path
         files.clean(home)
         try:
@@ -273,31 +304,35 @@ class RunFolder:
             self.failure()
             kept, rounds = self.restore(), self.experiment.fewest_rounds
             if (home / PROVENANCE).exists() and (kept is None or kept.completed < rounds):
-                raise Damaged(f"{home} has lost its last state")
+                raise Damaged(f"{home} has no checkpoint of its last round")
         except Damaged as error:
             files.quarantine(home, error)
 
     def begin(self) -> None:
-        """Write what the run is."""
+        """Write the spec of the run."""
         self.write_record(SPEC, spec_of(self.experiment))
 
     def discard(self, why: str) -> None:
-        """Move the folder aside, and begin an empty one."""
+        """Quarantine the folder and begin an empty one.
+
+        Args:
+            why: the reason, which continues the sentence "run <key>".
+        """
         files.quarantine(self.path, Damaged(f"run {self.experiment.key}{why}"))
         self.begin()
 
     def write_record(self, name: str, record: dict[str, Any]) -> None:
-        """Write the spec, the provenance, with which a run is complete, or why it stopped."""
+        """Write a record as JSON: ``SPEC``, ``PROVENANCE`` or ``FAILURE``."""
         text = json.dumps(record, indent=1)
         files.write(self.path / name, lambda part: part.write_text(text, "utf-8"), f"the {name}")
 
     def write_metrics(self, metrics: pa.Table) -> None:
-        """Store metrics, which may be ahead of the checkpoint but never behind."""
+        """Write the metrics, which may contain later rounds than the checkpoint, never fewer."""
         put = partial(pq.write_table, metrics, compression="zstd", write_page_checksum=True)
         files.write(self.path / METRICS, put, "the metrics")
 
     def checkpoint(self, kept: Checkpoint) -> None:
-        """Store the state after some rounds, and the metrics before it."""
+        """Write the metrics, then the checkpoint."""
         self.write_metrics(kept.metrics)
         beside = {BEST: kept.best, LAST: kept.last}
         others = {p + n: t for p, s in beside.items() if s for n, t in s.flat().items()}
@@ -308,34 +343,34 @@ class RunFolder:
         files.write(self.path / CHECKPOINT, put, f"the checkpoint of round {kept.completed}")
 
     def forget_failure(self) -> None:
-        """Let a run that stopped be tried again."""
+        """Delete the description of a failure, so that the run can be trained again."""
         (self.path / FAILURE).unlink(missing_ok=True)
 
     def pack(self) -> dict[str, bytes]:
-        """Return the files, to be sent to another machine."""
+        """Return the contents of all files by name, to send them to another machine."""
         names = (SPEC, METRICS, CHECKPOINT, FAILURE, PROVENANCE)
         return {n: (self.path / n).read_bytes() for n in names if (self.path / n).exists()}
 
     def unpack(self, packed: dict[str, bytes]) -> None:
-        """Write what ``pack`` returned, the provenance last; nothing over a complete run."""
+        """Write the files that ``pack`` returned unless the run is complete here already."""
         if not packed:
             return
         with self.locked():
             if not self.complete:
-                self.forget_failure()  # of an earlier attempt; theirs comes along
+                self.forget_failure()  # of an earlier attempt; `packed` has the new one, if any
                 for name, data in packed.items():
                     files.write(self.path / name, methodcaller("write_bytes", data), name)
 
 
-def _pass_over(error: Damaged) -> None:
-    warnings.warn(f"{error}; this run is passed over", DamagedWarning, stacklevel=3)
+def _skip(error: Damaged) -> None:
+    warnings.warn(f"{error}; this run is skipped", DamagedWarning, stacklevel=3)
 
 
 def read_metrics(home: Path, rounds: int = 0) -> pa.Table:
-    """Return the metrics of a run folder; Damaged if they do not reach ``rounds``."""
+    """Return the metrics of a run folder; raise Damaged if they end before ``rounds``."""
     path = home / METRICS
     with files.reading(path, "readable Parquet file"):
-        # One file and its own columns: a folder's name may look like a partition, "round=3".
+        # Not `pq.read_table`, which would take a folder named like "round=3" for a column.
         metrics = tidy(pq.ParquetFile(path, page_checksum_verification=True).read())
     if last_round(metrics) < rounds:
         raise Damaged(f"{path} ends before round {rounds}")
@@ -343,18 +378,22 @@ def read_metrics(home: Path, rounds: int = 0) -> pa.Table:
 
 
 def last_round(metrics: pa.Table) -> int:
-    """Return the last round that metrics know of; -1 where there are none."""
+    """Return the last round in the metrics; -1 if they are empty."""
     return max(metrics["round"].to_pylist(), default=-1)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One stored run: what its spec and the ends of its files tell.
+    """A stored run as listed by ``list_runs``.
 
-    ``state`` is "complete", "unfinished", "diverged", "exported", "damaged" or "outdated" (made by
-    another VERSION, so that no experiment of today finds it); ``note`` says what is wrong. ``spec``
-    is its data, of kinds of value that nobody may have imported; empty where it cannot be read.
-    ``path`` is a run folder, or a file that holds several runs.
+    Args:
+        key: the key of the run.
+        path: its run folder, or the file of exported results that contains it.
+        state: "complete", "unfinished", "diverged", "exported", "damaged" or "outdated" (stored by
+            another VERSION, so that no experiment has this key any more).
+        spec: the stored spec, whose classes need not be imported; empty if it cannot be read.
+        completed: number of completed rounds.
+        note: what is wrong with a damaged run; otherwise "".
     """
 
     key: str
@@ -366,22 +405,22 @@ class Entry:
 
     @property
     def experiment(self) -> Experiment | None:
-        """The experiment, None where its classes are not imported or its data are gone."""
+        """The experiment; None if its classes are not imported or its data set is missing."""
         with suppress(TypeError, ValueError):
             return experiment_of(self.spec)
         return None
 
 
 def list_runs(begins: str = "") -> list[Entry]:
-    """Return every run folder and exported result without one, whose keys begin in a way.
+    """Return all stored runs: run folders, and exported results that have no folder.
 
-    Numbers are not read: what is damaged in them is found by who does.
+    States and metrics are not read, so damage in these is not noticed.
 
     Args:
-        begins: how the keys begin; "" for all.
+        begins: return only runs whose key begins with this text. Default: "", all runs.
 
     Returns:
-        an entry for each: key, path, state, spec, completed, note and experiment.
+        an ``Entry`` for each run.
 
     >>> result = run(tiny, progress=False)
     >>> [(entry.state, entry.completed, entry.experiment == tiny) for entry in list_runs(tiny.key)]
@@ -390,7 +429,7 @@ def list_runs(begins: str = "") -> list[Entry]:
     homes = sorted(path.parent for path in paths.runs().glob(f"[!.]*/{SPEC}"))
     entries = {home.name: _entry(home.name, home) for home in homes if home.name.startswith(begins)}
     for path in result_files():
-        keys = [path.stem]  # of a file of which nothing can be read
+        keys = [path.stem]  # shown as damaged if the file cannot be read
         with suppress(Damaged, OSError):
             keys = [key for key in keys_in(path) if key.startswith(begins)]
         new = [k for k in keys if k not in entries or entries[k].path.is_file()]
@@ -399,13 +438,13 @@ def list_runs(begins: str = "") -> list[Entry]:
 
 
 def _entry(key: str, path: Path) -> Entry:
-    """Return what is told of a run in a folder of its own, or in a file of several."""
+    """Return the entry of a run in a run folder or in a file of exported results."""
     try:
         if path.is_file():
             spec, state = read_record(path, key)[0], "exported"
             completed = spec.get("rounds", 0)
         else:
-            spec, state, completed = _told(path)
+            spec, state, completed = _inspect(path)
         with files.reading(path if path.is_file() else path / SPEC, "spec of an experiment"):
             _ = spec["task"]["dataset"], spec["algorithm"]["kind"], spec["rounds"]
             return Entry(key, path, state if key_in(spec) == key else "outdated", spec, completed)
@@ -413,8 +452,8 @@ def _entry(key: str, path: Path) -> Entry:
         return Entry(key, path, "damaged", note=str(error))
 
 
-def _told(home: Path) -> tuple[dict[str, Any], str, int]:
-    """Return the spec in a run folder, the run's state, and the last round in its metrics."""
+def _inspect(home: Path) -> tuple[dict[str, Any], str, int]:
+    """Return the spec in a run folder, the state of the run, and the last round in its metrics."""
     spec, metrics, completed = read_json(home / SPEC), home / METRICS, 0
     if metrics.exists():
         with files.reading(metrics, "readable Parquet file"):

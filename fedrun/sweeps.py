@@ -1,4 +1,4 @@
-"""Many runs: a list of experiments over local processes, or over a Ray cluster."""
+"""``sweep``: train many experiments on local processes or a Ray cluster."""
 
 import multiprocessing
 import os
@@ -22,59 +22,71 @@ from fedrun import Experiment, Result, find_result, run, run_with_state
 from fedrun.store import RunFolder
 
 Ended = tuple[Experiment, BaseException | None]
-GUARD = 'if __name__ == "__main__":'  # in a script, around what its workers are not to do again
-Worker = tuple[ProcessPoolExecutor, Connection]  # a process, and where it tells of its rounds
-_tell: Watcher  # ... in that process
+GUARD = 'if __name__ == "__main__":'  # workers import the script and must not sweep again
+Worker = tuple[ProcessPoolExecutor, Connection]  # a pool of one process, and its progress pipe
+_tell: Watcher  # in a worker: sends progress through the pipe
 
 
 class SweepFailed(RuntimeError):
-    """Some runs of a sweep failed; what finished is stored."""
+    """Some runs of a sweep failed; the finished ones are stored."""
 
 
 class WorkerDied(RuntimeError):
-    """A worker's process ended without a word."""
+    """The process of a worker ended without returning a result or an error."""
 
 
 class Workers:
-    """Who trains, and tells a ``SweepProgress`` how far; this one: this process, run after run."""
+    """Workers that train runs and report progress.
+
+    This base class trains one run after another in the current process; ``Processes`` and
+    ``fedrun.ray.Cluster`` override its methods.
+
+    Args:
+        options: keyword arguments of ``run``.
+        tally: receives the progress of the runs.
+    """
 
     def __init__(self, options: dict[str, Any], tally: SweepProgress) -> None:
         self.options, self.tally = options, tally
         self._ends: list[Ended] = []
 
     def slots(self) -> int:
-        """Return how many runs it takes at once."""
+        """Return how many runs can be trained at once."""
         return 1
 
     def give(self, experiment: Experiment) -> None:
-        """Let it train a run."""
+        """Start to train a run."""
         tell = partial(self.tally.round, experiment.key)
         self._ends.append((experiment, trained(experiment, tell, self.options)))
 
     def ended(self) -> list[Ended]:
-        """Return the runs that have ended, and what went wrong; after a second at most nothing."""
+        """Return the runs that have ended, each with its error or None; wait at most a second."""
         ends, self._ends = self._ends, []
         return ends
 
     def stop(self) -> None:
-        """End it; runs under way are stored up to their last checkpoint."""
+        """Stop all workers; unfinished runs are stored up to their last checkpoint."""
 
 
 def sweep(experiments: Iterable[Experiment], *, device: str = "auto", **how: Any) -> list[Result]:
-    """Return the results of experiments in order; train those that are not stored, side by side.
+    """Return the results of experiments, in order; train those that are not stored, in parallel.
 
-    Thousands of results may be more than the memory holds: then train, and find them one by one.
-    With more than one worker a script does so below ``if __name__ == "__main__":``, as each of
-    these processes imports the script first.
+    If the results do not fit into memory, call ``fedrun.sweeps.train_missing`` and then
+    ``find_result`` for one experiment at a time. With more than one worker, a script must call this
+    below ``if __name__ == "__main__":``, since every worker imports the script first.
 
     Args:
-        experiments: what to train.
-        device: as for ``run``.
-        how: other options of ``fedrun.sweeps.train_missing``: ``workers`` is how many processes
-            train at once, ``address`` a Ray cluster's.
+        experiments: the experiments to run.
+        device: as for ``run``. Default: "auto".
+        how: other keyword arguments of ``fedrun.sweeps.train_missing``, such as ``workers``, the
+            number of processes, or ``address``, that of a Ray cluster.
+
+    Returns:
+        a result for each experiment.
 
     Raises:
-        SweepFailed: when a run failed, after all others; what finished is stored.
+        SweepFailed: if runs failed. It is raised after all other runs have finished, which are
+            stored.
 
     >>> [result.experiment.seed for result in sweep([tiny], progress=False)]
     [0]
@@ -96,20 +108,29 @@ def train_missing(
 ) -> None:
     """Train those of ``experiments`` that are not stored.
 
-    A run that builds on another waits for it, and stages before a run are runs of their own. One
-    worker trains in this process; more are spawned processes with one torch thread
-    each, which on a CPU is faster than one process with many threads. With the ``address`` of a Ray
-    cluster ("auto", "HOST:PORT") the cluster trains, and the results come into this store: with one
-    GPU per run if ``device`` is "cuda", or "auto" and the cluster has GPUs. ``progress`` shows a
-    bar; ``retry`` trains runs again that diverged before.
+    Earlier stages are runs of their own, and a run waits for its stages. After Ctrl-C the same call
+    continues from the last checkpoints.
 
-    Failures, a killed worker among them, are collected and raised together as SweepFailed after
-    everything else has finished; on a cluster a run that was lost is first tried elsewhere.
-    After Ctrl-C the same call continues from the last checkpoints.
+    Args:
+        experiments: the experiments to train.
+        workers: number of processes. One worker trains in this process; more are spawned with one
+            torch thread each, which on a CPU is faster than one process with many threads.
+            Default: 1.
+        device: as for ``run``. On a cluster, every run gets a GPU if this is "cuda", or "auto" and
+            the cluster has GPUs. Default: "auto".
+        chunk: as for ``run``. Default: None.
+        progress: whether to show a progress bar. Default: True.
+        retry: whether to train runs again that diverged before. Default: False.
+        address: address of a Ray cluster that trains the runs, "auto" or "HOST:PORT"; the results
+            are copied into this store. Default: None, local processes.
+
+    Raises:
+        SweepFailed: if runs failed or their workers were killed, after all other runs have
+            finished. A cluster first tries a run whose node was lost on another node.
     """
     options = {"device": device, "chunk": chunk, "retry": retry}
     asked = [e.pinned() for e in experiments]
-    # Twice, as what was stored after a first stage that is trained again is to follow that one.
+    # Twice: stored runs do not match a first stage that the first pass has trained again.
     for _ in range(2):
         if not (missing := _lacking(asked)):
             return
@@ -118,14 +139,14 @@ def train_missing(
             failures = _train(team, missing, tally)
         if failures:
             lines = [f"{e}\n  key {e.key}: {_in_words(x)}" for e, x in failures]
-            text = f"{len(failures)} of {len(missing)} runs failed, what finished is stored:\n\n"
+            text = f"{len(failures)} of {len(missing)} runs failed; the others are stored:\n\n"
             raise SweepFailed(text + "\n\n".join(lines)) from failures[0][1]
 
 
 def _lacking(experiments: Sequence[Experiment]) -> list[Experiment]:
-    """Return those that are not stored, after stages that are stored without their state."""
+    """Return the experiments to train: those not stored, and earlier stages without a state."""
     lacking = [e for e in experiments if find_result(e) is None]
-    # Nothing can follow an exported result, which lacks it.
+    # A later stage needs the final state of an earlier one, which exported results do not have.
     stages = (s for e in lacking for s in e.stages if s.key == e.key or not RunFolder(s).complete)
     return [*{s.key: s for s in stages}.values()]
 
@@ -143,9 +164,9 @@ def _pool(
 def _train(
     team: Workers, missing: Sequence[Experiment], tally: SweepProgress
 ) -> list[tuple[Experiment, BaseException]]:
-    """Hand runs out in their order, those that build on others when these have ended.
+    """Give runs to the workers in order, later stages after earlier ones; return the failures.
 
-    Those that somebody else trains come last: who has them would have to wait.
+    Runs that another process is training come last, as a worker would only wait for it.
     """
     waiting = {e.key: e for e in missing}
     needs = {e.key: {s.key for s in e.stages[:-1]} & waiting.keys() for e in missing}
@@ -181,12 +202,12 @@ def _name(e: Experiment) -> str:
 
 
 def _in_words(error: BaseException) -> str:
-    """Return an error with its notes: on which machine it happened."""
+    """Return the text of an error with its notes, which name the machine on which it happened."""
     return " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 
 class Processes(Workers):
-    """Spawned processes, each the one of a pool of its own: who dies takes only its own run."""
+    """Spawned processes, each in a pool of its own, so that a crash loses only one run."""
 
     def __init__(self, workers: int, options: dict[str, Any], tally: SweepProgress) -> None:
         super().__init__(options, tally)
@@ -217,14 +238,14 @@ class Processes(Workers):
         try:
             error = future.result()
         except BrokenProcessPool:
-            why = "for want of memory" if _guarded() else f"as the script has no {GUARD} line"
-            words = f"its process ended, maybe {why}; see its last words above"
+            why = "memory ran out" if _guarded() else f"the script has no {GUARD} line"
+            words = f"its process ended, possibly because {why}; see its output above"
             return experiment, WorkerDied(words)
         self._idle.append(worker)
         return experiment, error
 
     def stop(self) -> None:
-        """End busy workers at once, and idle ones in order: these give back what they hold."""
+        """Terminate busy workers, and shut down idle ones so that they release their resources."""
         for _, (pool, _) in self._busy.values():
             for process in [*pool._processes.values()]:
                 process.terminate()
@@ -233,10 +254,7 @@ class Processes(Workers):
 
 
 def _guarded() -> bool:
-    """Return whether this process may be imported by its workers without doing all again.
-
-    A worker imports the script that has started this process, before anything else.
-    """
+    """Return whether the main script mentions ``__name__``, and so can be imported by workers."""
     with suppress(OSError, UnicodeError):
         file = getattr(sys.modules["__main__"], "__file__", None)
         return file is None or "__name__" in Path(file).read_text("utf-8")
@@ -244,23 +262,24 @@ def _guarded() -> bool:
 
 
 def _begin(pipe: Connection, parent: int) -> None:
-    """Make this process a worker, which tells of its rounds through a pipe."""
+    """Initialise a worker process, which sends its progress through a pipe."""
     global _tell
     end_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
+    # Ctrl-C reaches all processes of a terminal; the parent stops its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_freed_memory()
     _tell = lambda *progress: pipe.send(progress)  # noqa: E731
 
 
 def _serve(experiment: Experiment, options: dict[str, Any]) -> Any:
-    """Train a run in a worker; return what went wrong."""
+    """Train a run in a worker process; return a picklable error or None."""
     error = trained(experiment, _tell, options)
     return error and picklable_error(error)
 
 
 def trained(experiment: Experiment, tell: Watcher, options: dict[str, Any]) -> Exception | None:
-    """Train a run, telling of its rounds; return what went wrong."""
+    """Train a run, calling ``tell`` after every round; return the error or None."""
     try:
         run_with_state(experiment, progress=tell, **options)
         return None

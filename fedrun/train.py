@@ -1,4 +1,4 @@
-"""Running an experiment: look it up, else train it, resumably."""
+"""``run`` and ``simulate``: train an experiment, or return its stored result."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from fedrun.files import Damaged, StoreError
 from fedrun.store import Checkpoint, RunDiverged, RunFolder
 
 CHECKPOINT_SECONDS = 60.0
-OF_THE_END = ("everywhere_accuracy", "kept_round")  # what only the last round of a run logs
-COHORT_NLL = "cohort_validation_nll"  # what `CohortEarlyStop` judges a round by
+OF_THE_END = ("everywhere_accuracy", "kept_round")  # metrics that only the last round logs
+COHORT_NLL = "cohort_validation_nll"  # the loss that `CohortEarlyStop` checks
 SCORED = ("validation", "test", "balanced", "balanced_validation")
-LOGGED = {  # what no algorithm may log besides
+LOGGED = {  # names that `log_metrics` of an algorithm must not use
     "train_loss", "bytes_down", "bytes_up", "divergence", "examples", "opted_in", "global_accuracy",
     "client_bytes_down", "client_bytes_up", "label_share", "label_set_from_phi",
     COHORT_NLL, *OF_THE_END,
@@ -51,12 +51,16 @@ Progress = bool | Watcher
 
 
 class RoundInfo(NamedTuple):
-    """A run after a round: what ``simulate`` yields and callbacks are given.
+    """A run after a round, as ``simulate`` yields it and callbacks receive it.
 
-    ``round`` counts completed rounds, 0 is before the first. ``state`` holds all leaves; clients'
-    own ones are updated in place, so copy what is to last. ``metrics`` are the means of all that
-    was logged of this round, by name: no "train_loss" of round 0, no "test_accuracy" where clients
-    are not scored. ``report`` is what the engine returned of it, None of round 0.
+    Args:
+        round: number of completed rounds; 0 is before the first.
+        state: the state after the round. Personal parameters are updated in place, so copy what
+            must outlast the next round.
+        metrics: the mean of every metric that was logged in this round, by name. Round 0 has no
+            "train_loss", and rounds without evaluation have no "test_accuracy".
+        report: the engine's report of the round; None for round 0.
+        experiment: the experiment that is trained.
 
     >>> losses = [moment.metrics["train_loss"] for moment in simulate(tiny) if moment.round]
     >>> len(losses)
@@ -74,7 +78,7 @@ Callback = Callable[[RoundInfo], bool | None]  # True stops the run
 
 
 class RunOptions(NamedTuple):
-    """How a run is trained: no part of what it is, and explained at ``run``."""
+    """The keyword arguments of ``run``, which are not part of the experiment."""
 
     device: str = "auto"
     chunk: int | None = None
@@ -96,36 +100,43 @@ def run(
     debug: bool = False,
     again: bool = False,
 ) -> Result:
-    """Return the result of an experiment, training it only if it is not stored.
+    """Return the result of an experiment; train it if the result is not stored.
 
-    It is stored under what it was made of: its spec, code and data of one's own. With another known
-    set, or after another first stage, than are here it counts as not stored.
+    A result is found by the hash of the spec and of user-defined code and data. A result that was
+    trained on another version of the data set, or from another first stage, than are present now
+    is not used.
 
-    A run that was killed continues from its last checkpoint (one a minute, or every
-    $FEDLIB_CHECKPOINT_SECONDS), after Ctrl-C from the round that it let end (a second one does not
-    wait), one of more rounds from the end of a shorter one that is stored: with the same bits, if
-    on a CPU of the same kind with the same chunk. There a run uses as many cores as torch has
-    threads (``cores.all_cores``). Two processes asked for the same experiment train it once.
+    A run that was killed resumes from its last checkpoint, which is written every minute, or every
+    $FEDLIB_CHECKPOINT_SECONDS seconds. Ctrl-C lets the current round end and then stores a
+    checkpoint; a second Ctrl-C stops at once. A run with more rounds than a stored one continues
+    from the end of that. All of these give the same bits as an uninterrupted run if the chunk and
+    the kind of CPU are the same. On a CPU, a run uses as many cores as torch has threads
+    (``fedlib.parallel.all_cores``). If two processes run the same experiment, only one trains it.
 
     Args:
-        experiment: what to train.
-        device: "auto", "cpu", "cuda" or "cuda:N"; "auto" is a GPU where there is one.
-        chunk: how many clients share one program; None for a number that suits device and model.
-        progress: whether a bar is shown; a function is called after every round with the rounds
-            completed, the rounds in all and the training loss (first with NaN), of stages, too.
-        retry: whether a run that diverged before is trained again.
-        callbacks: called with a ``RoundInfo`` after every round, first of round 0. One that returns
-            True stops the run: it is stored as unfinished and goes on when it is asked for again.
-        debug: one client after another in this process, without vmap: an error in a loss has its
-            plain traceback, and a debugger stops there.
-        again: whether what is stored of it is forgotten first; its first stages are not.
+        experiment: the experiment to run.
+        device: "auto", "cpu", "cuda" or "cuda:N". Default: "auto", a GPU if there is one.
+        chunk: number of clients that are trained at once in one vmapped program. Default: None, a
+            number that suits device and model.
+        progress: whether to show a progress bar, or a function that is called before the first
+            round and after every round, also of earlier stages, with the number of completed
+            rounds, the number of all rounds and the training loss (at first NaN). Default: True.
+        retry: whether to train a run again that diverged before. Default: False.
+        callbacks: functions that are called with a ``RoundInfo`` before the first round and after
+            every round. If one returns True, the run stops and is stored as unfinished; the same
+            call continues it. Default: none.
+        debug: whether to train one client after another in this process, without vmap, so that an
+            error in a loss has a plain traceback and a debugger stops there. Default: False.
+        again: whether to delete what is stored of this run first; earlier stages are kept.
+            Default: False.
 
     Returns:
-        The result; of a run that a callback has stopped the metrics up to there.
+        the result. If a callback stopped the run, it has the metrics up to that round.
 
     Raises:
-        RunDiverged: for a run whose numbers stopped being finite, and again when asked again.
-        StoreError: when nothing can be stored, or code is another here than where it was asked for.
+        RunDiverged: if a number is not finite, now or in the stored run.
+        StoreError: if the result cannot be stored, or code or data have changed in this process
+            since the experiment was submitted to it.
 
     >>> result = run(tiny, progress=False)
     >>> result.curve("test_accuracy").keys()
@@ -138,18 +149,19 @@ def run(
 
 
 def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
-    """Return a result and its final state, retraining if only the exported metrics are there.
+    """Return the result and the final state of an experiment; train it if one is not stored.
+
+    Exported results have no state, so a run of which only these are present is trained again.
 
     Args:
-        experiment: what to train.
-        how: options of ``run``.
+        experiment: the experiment to run.
+        how: keyword arguments of ``run``.
 
     Returns:
         the result, and the state that the run ended with.
 
     Raises:
-        RunDiverged: as ``run``.
-        StoreError: as ``run``.
+        RunDiverged, StoreError: as for ``run``.
 
     >>> result, state = run_with_state(tiny, progress=False)
     >>> state.server_params["head.bias"].shape
@@ -168,15 +180,15 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
 
 
 def _functions(callbacks: Any) -> tuple[Callback, ...]:
-    """Return callbacks as a tuple; TypeError for what is no list of functions."""
+    """Return callbacks as a tuple; raise TypeError unless they are an iterable of functions."""
     made = () if callable(callbacks) else tuple(callbacks)
     if callable(callbacks) or not all(map(callable, made)):
-        raise TypeError(f"callbacks must be functions in a list, got {short_repr(callbacks)}")
+        raise TypeError(f"callbacks must be a list of functions, got {short_repr(callbacks)}")
     return made
 
 
 def _trained(experiment: Experiment, how: RunOptions) -> Result:
-    """Train a run that is not complete, alone in its folder; return what is stored then."""
+    """Lock the folder of a run, train the run unless it is complete, and return its result."""
     here, stopped = RunFolder(experiment), None
     how = how._replace(chunk=1) if how.debug else how
     with here.locked():
@@ -188,12 +200,12 @@ def _trained(experiment: Experiment, how: RunOptions) -> Result:
             if failure := here.failure():
                 raise failure
             if experiment.changed:
-                why = "code or data are others in this process than where it was asked for"
-                raise StoreError(f"run {experiment.key} is not trained: {why}; restart that")
-            cohort = 1 if how.debug else experiment.cohort  # one client is dealt to no copies
+                why = "code or data in this process differ from those it was submitted with"
+                raise StoreError(f"run {experiment.key} is not trained: {why}; restart the process")
+            cohort = 1 if how.debug else experiment.cohort  # a cohort of 1 starts no processes
             with all_cores(pick_device(how.device), cohort):
                 fed = built(experiment, how.device)
-                here.repair()  # the data are open now, and can be compared
+                here.repair()  # the data are loaded now, so their fingerprint can be compared
                 here.begin()
                 stopped = Training(experiment, fed, how).play()
     result = stopped or here.result()
@@ -204,8 +216,8 @@ def _trained(experiment: Experiment, how: RunOptions) -> Result:
 def built(experiment: Experiment, device: str = "cpu") -> Federation:
     """Return the federation of an experiment's task and seed, on a device.
 
-    A stage after another sees examples as the first one's model does: on the scale, and with the
-    ranks of words, that were fitted to the participating clients there.
+    A later stage preprocesses examples as the first stage does: with the scale and the vocabulary
+    that were fitted to the participating clients of the first stage.
     """
     task, first = experiment.task, experiment.stages[0]
     same = first is not experiment and first.task.dataset == task.dataset
@@ -219,7 +231,7 @@ def rounds(
     completed: int = 0,
     chunk: int | None = None,
 ) -> Iterator[tuple[State, int, Report | None]]:
-    """Yield (state, completed rounds, report) after every round; first the given state itself."""
+    """Yield (state, completed rounds, report) after every round; for a new run also before it."""
     if completed == 0:
         yield state, 0, None
     e = experiment
@@ -232,19 +244,19 @@ def rounds(
 def simulate(
     experiment: Experiment, *, device: str = "auto", chunk: int | None = None, debug: bool = False
 ) -> Iterator[RoundInfo]:
-    """Play an experiment in memory, in this process, and store nothing; yield its moments.
+    """Train an experiment in this process and yield its state after every round; store nothing.
 
-    The numbers are those of ``run``. Stages before it are played first.
+    The numbers are those of ``run``. Earlier stages are trained first, and are not yielded.
 
     Args:
-        experiment: what to play.
+        experiment: the experiment to train.
         device, chunk, debug: as for ``run``.
 
     Yields:
         a ``RoundInfo`` before the first round and one after every round.
 
     Raises:
-        TrainingDiverged: when a number stops being finite.
+        TrainingDiverged: if a number is not finite.
 
     >>> [moment.round for moment in simulate(tiny)]
     [0, 1, 2]
@@ -254,7 +266,7 @@ def simulate(
 
 
 def _played(experiment: Experiment, how: RunOptions) -> Iterator[tuple[Training, Report | None]]:
-    """Play an experiment and the stages before it; yield its training after every round."""
+    """Train an experiment and the stages before it; yield its ``Training`` after every round."""
     training = Training(experiment, built(experiment, how.device), how)
     ends = (deque(_played(stage, how), maxlen=1)[0] for stage in experiment.before)
     first = training.fresh([before.ending for before, _ in ends])
@@ -266,55 +278,62 @@ def _played(experiment: Experiment, how: RunOptions) -> Iterator[tuple[Training,
 
 
 def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> State:
-    """Return the state before round 0, given the final states of ``experiment.before``.
+    """Return the state before round 0.
 
-    With a stage ``local_stage`` the first, its clients' own leaves replace those of the first;
-    ValueError if it has none.
+    Args:
+        experiment: the experiment.
+        fed: its federation.
+        earlier: the final states of the stages ``experiment.before``. The personal parameters of
+            ``local_stage`` replace those of ``first_stage``.
+
+    Raises:
+        ValueError: if ``local_stage`` has no personal parameters.
     """
     first, algorithm = None, experiment.algorithm
     if earlier:
         state, *beside = (moved(each, fed) for each in earlier)
         if beside and not beside[0].client_params:
             kind = type(experiment.before[1].algorithm).__name__
-            raise ValueError(f"`local_stage` gives clients' own parameters, and {kind} keeps none")
+            raise ValueError(f"local_stage must have local parameters, and {kind} has none")
         first = replace(state, client_params=beside[0].client_params) if beside else state
         of = experiment.before[0].algorithm
         first = of.assign_clusters(eval_view(of, fed), first)
     state = algorithm.init(train_view(algorithm, fed), experiment.seed, first)
-    require_leaves(algorithm, state)
+    require_params(algorithm, state)
     return state
 
 
-def require_leaves(algorithm: FedAvg, state: State) -> None:
-    """ValueError for a phase that trains, or a rate that is of, leaves that there are not.
+def require_params(algorithm: FedAvg, state: State) -> None:
+    """Raise ValueError for phases or learning rates that do not fit the parameters of a state.
 
-    A name that is mistyped would train nothing, or at another rate, without a word. Also where no
-    phase trains a leaf, and for a phase that trains whole numbers or truth values.
+    These are names that match no parameter (a misspelt name would otherwise silently train nothing,
+    or with another learning rate), phases that train nothing, and phases that train integers or
+    booleans.
     """
-    leaves, kind = {**state.server_params, **state.client_params}, type(algorithm).__name__
+    params, kind = {**state.server_params, **state.client_params}, type(algorithm).__name__
     phases = algorithm.phases()
-    moving = [phase.trained_names(leaves, state.client_params) for phase in phases]
+    moving = [phase.trained_names(params, state.client_params) for phase in phases]
     asked = [(f"{kind}.server.rates", prefix) for prefix, _ in algorithm.server.rates]
     for phase in phases:
         asked += [(f"{kind}.phases", prefix) for prefix in phase.train]
         asked += [(f"the rates of {kind}'s clients", n) for n, _ in phase.optimizer.rates]
     for where, prefix in asked:
-        if prefix not in algorithm.optional and not any(name.startswith(prefix) for name in leaves):
-            there = f"no leaf begins with {prefix!r}; there are {', '.join(leaves)}"
+        if prefix not in algorithm.optional and not any(name.startswith(prefix) for name in params):
+            there = f"no parameter begins with {prefix!r}; there are {', '.join(params)}"
             raise ValueError(f"{where}: {there}")
     for name in chain(*moving):
-        if not leaves[name].is_floating_point():
-            why = f"{name} is {leaves[name].dtype}, which no gradient moves"
-            raise ValueError(f"{kind}.phases: {why}; `trained` names the parameters that are trained")
+        if not params[name].is_floating_point():
+            why = f"{name} is {params[name].dtype}, which has no gradient"
+            raise ValueError(f"{kind}.phases: {why}; `trained` names the parameters to train")
     for phase, names in zip(phases, moving, strict=True):
         idle = not names and (phase.scope != "both" or not any(moving))
         if idle and not isinstance(algorithm, Finetuning):
             local = ", ".join(state.client_params) or "none"
-            raise ValueError(f"{kind}: {phase} trains no leaf; local leaves are {local}")
+            raise ValueError(f"{kind}: {phase} trains no parameter; local parameters are {local}")
 
 
 class Training:
-    """A run in training: its log, the state after its last round, and what its folder is told."""
+    """A run while it is trained: its log, its current state, and the checkpoints it writes."""
 
     def __init__(self, experiment: Experiment, fed: Federation, how: RunOptions) -> None:
         self.experiment, self.fed, self.how = experiment, fed.full_view(), how
@@ -324,16 +343,17 @@ class Training:
         self.state = State({}, {})
         self._earlier = list[dict[str, Any]]()
         self._best: State | None = None
-        self._rivals = self.log.table()  # the rows that decide which round is the best so far
-        self._checks: dict[int, float] = {}  # by round, what early stopping judges it by
-        self._following: dict[str, Any] = {}  # what is told of the stages before
+        self._rivals = self.log.table()  # the metrics up to the best round so far
+        self._checks: dict[int, float] = {}  # the losses that early stopping checks, by round
+        self._following: dict[str, Any] = {}  # provenance of the stages before
         self._since = provenance.clock()
 
     def play(self) -> Result | None:
-        """Train to the end and store it; return the metrics so far if a callback has stopped it.
+        """Train to the end and store the run; return a result only if a callback stopped it.
 
-        RunDiverged if a number stops being finite, unless what it went on from may be to blame:
-        then it starts from the beginning.
+        Raises:
+            RunDiverged: if a number is not finite. A run that was resumed from a checkpoint, which
+                may be the cause, is first trained again from the beginning.
         """
         interval = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or CHECKPOINT_SECONDS)
         e, kept = self.experiment, self.folder.restore()
@@ -360,7 +380,7 @@ class Training:
                         raise KeyboardInterrupt
             except TrainingDiverged as error:
                 if resumed:
-                    at = f" went on from round {self.start} of its checkpoint, and {error}"
+                    at = f" was resumed from the checkpoint of round {self.start}, and {error}"
                     self.folder.discard(at)
                     return Training(e, built(e, self.how.device), self.how).play()
                 raise self._diverged(error) from error
@@ -372,7 +392,7 @@ class Training:
         return None
 
     def _resume(self, kept: Checkpoint) -> State:
-        """Go on from what is stored; return its state."""
+        """Restore log, state and early stopping from a checkpoint; return its state."""
         self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
         self._best = moved(kept.best, self.fed) if kept.best else None
         self._rivals = self.log.table()
@@ -383,18 +403,18 @@ class Training:
         return self.state
 
     def _begin(self) -> State:
-        """Return a fresh state, after the stages before, which are trained unless stored."""
+        """Return the state before round 0; train earlier stages first unless they are stored."""
         how = self.how._replace(callbacks=(), again=False)._asdict()
         made = [run_with_state(stage, **how) for stage in self.experiment.before]
         earlier = ((r.experiment.key, r.provenance, ended) for r, ended in made)
         self._following = provenance.following(earlier)
-        self._since = provenance.clock()  # what they have cost stands in their own provenance
+        self._since = provenance.clock()  # the cost of earlier stages is in their own provenance
         return self.fresh([state for _, state in made])
 
     def _fits(self, state: State) -> bool:
-        """Return whether a checkpoint has the leaves of this run; set it aside if it has not.
+        """Return whether a checkpoint has the parameters of this run; discard it if it has not.
 
-        What stages before have not left in this store is not trained to find out.
+        If an earlier stage is not stored, this is not checked, rather than trained to find out.
         """
         ends = []
         for stage in self.experiment.before:
@@ -411,12 +431,15 @@ class Training:
             return True
         name = min(n for n in wanted | found if wanted.get(n) != found.get(n))
         shapes = (list(some.get(name, ["none"])) for some in (found, wanted))
-        why = ": its checkpoint has for {} {}, where its model has {}"
+        why = ": {} has shape {} in its checkpoint and {} in its model"
         self.folder.discard(why.format(name, *shapes))
         return False
 
     def fresh(self, earlier: Sequence[State]) -> State:
-        """Return the state before round 0, given the final states of the stages before."""
+        """Return the state before round 0 and log the clients' numbers of examples.
+
+        ``earlier`` are the final states of the stages before.
+        """
         state = initial_state(self.experiment, self.fed, earlier)
         self.log.clients(0, "examples", self.fed.ids, self.fed.train.sizes)
         if self.fed.participating_view() is not self.fed:  # some opted out
@@ -424,7 +447,7 @@ class Training:
         return state
 
     def log_round(self, state: State, completed: int, report: Report | None) -> float:
-        """Log a round and keep its state; return its training loss."""
+        """Log a round and keep its state; return the mean training loss."""
         e, fed, algorithm = self.experiment, self.fed, self.experiment.algorithm
         scored, loss = e.evaluates(completed), float("nan")
         if report is not None:
@@ -439,7 +462,7 @@ class Training:
                 for metric, shares in heard.items():
                     self.log.clients(completed, metric, cohort, shares)
         assigned = algorithm.assign_clusters(eval_view(algorithm, fed), state) if scored else state
-        # Scalars every round, arrays where clients are scored.
+        # Scalars are logged every round, arrays only in evaluated rounds.
         told = observed(algorithm, self.seen, assigned)
         told = {metric: t for metric, t in told.items() if scored or t.ndim == 0}
         for metric, values in on_host(told).items():
@@ -451,19 +474,19 @@ class Training:
         return loss
 
     def moment(self, report: Report | None) -> RoundInfo:
-        """Return the run as it is after its last round."""
+        """Return the ``RoundInfo`` of the last completed round."""
         at = self.completed
         return RoundInfo(at, self.state, self.log.means(at), report, self.experiment)
 
     def _stops(self, report: Report | None) -> bool:
-        """Tell callbacks of the last round; return whether one stops the run."""
+        """Call all callbacks; return whether one of them stops the run."""
         if not self.how.callbacks:
             return False
         moment = self.moment(report)
         return any([bool(callback(moment)) for callback in self.how.callbacks])
 
     def save(self) -> None:
-        """Store the last round; at the end the state that the run is to end with."""
+        """Write a checkpoint of the last round; at the end of the run, of its final state."""
         best, last = self._best, None
         if self.finished and best is not None:
             best, last = None, self.state
@@ -472,12 +495,12 @@ class Training:
 
     @property
     def ending(self) -> State:
-        """The last state, or after the last round the one that the run is to end with."""
+        """The state that ``select`` or ``stop`` chose if the run is finished, else the current."""
         return self._best if self.finished and self._best is not None else self.state
 
     @property
     def finished(self) -> bool:
-        """Whether no round is left: all are played, or early stopping has ended the run."""
+        """Whether all rounds are completed, or early stopping has ended the run."""
         return self._ends(self.completed)
 
     def _ends(self, completed: int) -> bool:
@@ -486,7 +509,7 @@ class Training:
         return completed == self.experiment.rounds or early
 
     def _diverged(self, error: TrainingDiverged) -> RunDiverged:
-        """Store the metrics, and the failure after them; return the error to raise."""
+        """Store the metrics and a description of the failure; return the error to raise."""
         self.folder.write_metrics(self.log.table())
         began = {"began_with": self._following.get("began_with", {})}
         failure = {
@@ -501,18 +524,19 @@ class Training:
         return RunDiverged.of(failure, self.folder.path)
 
     def segments(self) -> list[dict[str, Any]]:
-        """Return the stretches of rounds that processes have trained, this one's last."""
+        """Return the segments: consecutive rounds that one process trained, this one's last."""
         if self.completed <= self.start:
             return self._earlier
         rounds = [self.start, self.completed]
         now = provenance.segment(self.fed, rounds, self.how.chunk, self.state, self._since)
-        # Only what began the run has seen the stages before.
+        # `_following` is empty for a resumed run, whose first segment has it.
         return [*self._earlier, now | self._following]
 
     def _assess(self, state: State, completed: int, report: Report | None) -> None:
-        """Score every client on validation and test data, and the federation on all test data.
+        """Evaluate every client on its validation and test data, and the global model on all.
 
-        After the last round every client also on at most ``costs.MOST`` examples of all test data.
+        After the last round, every client's model is also evaluated on the test data of all clients
+        (a sample of them, if there are many).
         """
         fed, algorithm, log = self.fed, self.experiment.algorithm, self.log
         judged = algorithm.assign_clusters(eval_view(algorithm, fed), state, for_selection=True)
@@ -532,14 +556,16 @@ class Training:
             log.scores(completed, name, fed.ids, evaluate(fed, algorithm, state, fed.balanced))
 
     def _check(self, held: Scores, completed: int, report: Report) -> None:
-        """Log what early stopping judges a round by: the mean validation nll of its cohort."""
+        """Log the loss that early stopping checks: the cohort's mean validation NLL."""
         assert self.experiment.stop is not None
         if self.experiment.stop.before_update:
             fed, algorithm = self.fed, self.experiment.algorithm
             if self.state.client_params:
                 kept = ", ".join(self.state.client_params)
-                why = f"clients have already trained what they keep: {kept}"
-                raise ValueError(f"before_update judges what a round began with, but {why}")
+                why = f"{kept} of the clients have already been updated in place"
+                raise ValueError(
+                    f"before_update needs the model at the start of a round, but {why}"
+                )
             judged = algorithm.assign_clusters(
                 eval_view(algorithm, fed), self.state, for_selection=True
             )
@@ -550,13 +576,14 @@ class Training:
         self.log.add(completed, COHORT_NLL, self._checks[completed])
 
     def _choose(self, state: State, completed: int) -> None:
-        """Keep a copy of the state if it is the best so far, where that is asked for."""
+        """Copy the state if it is the best so far and the experiment has ``select`` or ``stop``."""
         e, now = self.experiment, self._rivals
         some = self.seen.ids[np.flatnonzero(self.seen.validation.sizes)]
         if e.select == "last" and e.stop is None:
             return
         if not len(some):
-            raise ValueError("no validation examples: the best round cannot be told, nor a stop")
+            why = "no validation examples: the best round cannot be selected, nor training stopped"
+            raise ValueError(why)
         if not completed and e.select != "best":
             return
         if e.stop is not None:
@@ -572,16 +599,16 @@ class Training:
 
 
 def _shorter(experiment: Experiment, source: str) -> Checkpoint | None:
-    """Return the end of the longest stored run with fewer rounds, as it stands in this one.
+    """Return a checkpoint made of the longest stored run that differs only by fewer rounds.
 
-    None where there is none on the same data from which this one could go on with the same bits.
-    A run that may stop early goes on from none.
+    The result is None if no such run was trained on the same data and can be continued to the same
+    bits, and for a run with early stopping, which always starts from its own checkpoint.
     """
     if experiment.stop is not None:
         return None
     spec, stored = spec_of(experiment), {home.name for home in paths.runs().glob("*")}
     fewer = range(experiment.rounds - 1, 0, -1)
-    # An experiment's own key asks for its code and data each time.
+    # Keys are computed from the spec, as `Experiment.key` would digest code and data every time.
     for rounds in (n for n in fewer if key_in({**spec, "rounds": n}) in stored):
         less = replace(experiment, rounds=rounds)
         if (there := RunFolder(less)).complete:
@@ -594,10 +621,11 @@ def _shorter(experiment: Experiment, source: str) -> Checkpoint | None:
 
 
 def _lengthened(kept: Checkpoint, less: Experiment, more: Experiment) -> Checkpoint | None:
-    """Return the last checkpoint of a run as a longer one has it after as many rounds.
+    """Return the last checkpoint of a run as a longer run has it after as many rounds.
 
-    A last round is scored where a longer run may not score it. What it logged then is taken out
-    again, and a best state that only the shorter run could keep is of no use.
+    The last round of a run is always evaluated, and a longer run may not evaluate that round: its
+    additional metrics are removed. If the shorter run selected a state that the longer run could
+    not select, the result is None.
     """
     at, metrics, best = less.rounds, kept.metrics, None
     if more.select != "last":
@@ -617,60 +645,75 @@ def _lengthened(kept: Checkpoint, less: Experiment, more: Experiment) -> Checkpo
 
 
 def best_of(metrics: pa.Table, members: np.ndarray, since: int = 0) -> int:
-    """Return the first round, from ``since`` on, with the least mean validation nll of clients."""
+    """Return the first round, from ``since`` on, with the least mean validation NLL.
+
+    Args:
+        metrics: the metrics of a run.
+        members: ids of the clients to average over.
+        since: the first round to consider. Default: 0.
+
+    Raises:
+        ValueError: if no client has validation examples.
+    """
     theirs = pc.field("client").isin(pa.array(members, pa.int32()))
     rows = metrics.filter((pc.field("metric") == "validation_nll") & theirs)
     means = rows.group_by("round", use_threads=False).aggregate([("value", "mean")])
     means = means.filter(pc.field("value_mean").is_valid() & (pc.field("round") >= since))
     if not len(means):
-        raise ValueError("no validation examples: the best round cannot be told; use keep='last'")
+        why = "no validation examples: the best round cannot be selected; use select='last'"
+        raise ValueError(why)
     order = [("value_mean", "ascending"), ("round", "ascending")]
     return int(means.sort_by(order)["round"][0].as_py())
 
 
 def observed(algorithm: FedAvg, fed: Federation, state: State) -> dict[str, torch.Tensor]:
-    """Return what an algorithm observes, as tensors; an error for what is no number by name.
+    """Return the metrics of ``algorithm.log_metrics`` as detached tensors.
 
-    ValueError also for a name that every run logs by itself: both would be averaged as one.
+    Raises:
+        TypeError: if they are not a dict.
+        ValueError: for more than two dimensions, and for a name that every run logs, since both
+            would be averaged together.
     """
     found, where = algorithm.log_metrics(fed, state), f"{type(algorithm).__name__}.log_metrics"
     if not isinstance(found, dict):
-        raise TypeError(f"{where} must return numbers by name, a dict, got {short_repr(found)}")
+        raise TypeError(f"{where} must return a dict of numbers by name, got {short_repr(found)}")
     told = {name: torch.as_tensor(t).detach() for name, t in found.items()}
     for name, t in told.items():
         if name in LOGGED or t.ndim > 2:
-            may = "a name of its own, and be a number, [experts] or [items, experts]"
-            raise ValueError(f"{where}: {name!r} must have {may}, got {[*t.shape]}")
+            may = "be a number or have shape [experts] or [items, experts]"
+            why = f"{name!r} must not be a metric that every run logs, and must {may}"
+            raise ValueError(f"{where}: {why}; its shape is {[*t.shape]}")
     return told
 
 
 def check_finite(fed: Federation, state: State, report: Report, round: int) -> None:
-    """Raise TrainingDiverged unless all that a round has changed is finite.
+    """Raise TrainingDiverged unless everything that a round has changed is finite.
 
-    The loss of a client's last step is computed before that step, and a server's optimiser may
-    explode on finite messages: so the leaves are looked at, too, with one reduction each.
+    Finite losses are not enough: the loss of a client's last step is computed before that step, and
+    a server optimiser may diverge on finite updates. So the parameters are checked too, with one
+    reduction each.
     """
     rows = torch.as_tensor(report.clients, device=fed.device)
     own = {n: t[rows] for n, t in state.client_params.items()}
     kept = [*state.server_optimizer.items(), *state.server_memory.items()]
-    leaves = [*state.server_params.items(), *own.items(), *kept]
-    # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
-    sound = [t.isfinite().all().to(fed.device) for _, t in leaves]
+    params = [*state.server_params.items(), *own.items(), *kept]
+    # torch.optim keeps its step counts on the CPU, whatever the device of the parameters.
+    sound = [t.isfinite().all().to(fed.device) for _, t in params]
     if not sound or bool(torch.stack(sound).all()):
         return
     bad = torch.zeros(len(rows), dtype=torch.bool, device=fed.device)
-    for leaf in (*report.messages.values(), *own.values()):
-        bad |= ~leaf.unsqueeze(-1).flatten(1).isfinite().all(1)
+    for param in (*report.messages.values(), *own.values()):
+        bad |= ~param.unsqueeze(-1).flatten(1).isfinite().all(1)
     if bool(bad.any()):
         who = fed.ids[report.clients[bad.cpu().numpy()]].tolist()
         named = fed.called(who)
         raise TrainingDiverged(f"round {round}: the weights of client {named} are not finite", who)
-    names = ", ".join([n for n, t in leaves if not bool(t.isfinite().all())][:3])
+    names = ", ".join([n for n, t in params if not bool(t.isfinite().all())][:3])
     raise TrainingDiverged(f"round {round}: after the server's step {names} is not finite")
 
 
 def moved(state: State, fed: Federation) -> State:
-    """Return a stored state on the federation's device."""
-    # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
+    """Return a stored state with its tensors on the device of the federation."""
+    # torch.optim keeps its step counts on the CPU, whatever the device of the parameters.
     flat = {n: t if n.endswith("/step") else t.to(fed.device) for n, t in state.flat().items()}
     return State.from_flat(flat)

@@ -1,4 +1,4 @@
-"""What a result is good for: its model, predictions and scores on new data."""
+"""``predict`` and ``evaluate``: apply the model of a stored run to new data."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,24 +26,25 @@ from fedrun.train import built, moved
 def predict(
     result: Result, features: Any, client: int | str | None = None, *, device: str = "auto"
 ) -> np.ndarray:
-    """Return what a trained model predicts for new examples.
+    """Return the class probabilities that a trained model predicts for new examples.
 
-    They are normalised as the data that it was trained on, and texts have its vocabulary.
+    Examples are preprocessed like the training data: with its normalisation and its vocabulary.
 
     Args:
-        result: a run whose state is stored.
-        features: like the examples of the task's data set: images uint8 ``[N, H, W, C]``, tokens
-            ``[N, T]`` or numbers ``[N, ...]``; a table, of any library, has its columns in the same
-            order.
-        client: whose model, by id or by name; None for what all predict together for a new client.
-        device: as for ``run``.
+        result: a run whose final state is stored.
+        features: examples of the kind of the task's data set: images uint8 ``[N, H, W, C]``, tokens
+            ``[N, T]`` or numbers ``[N, ...]``; a table, of any library, must have the same columns
+            in the same order.
+        client: id or name of the client whose model is used, or None for the model that a new
+            client would use. Default: None.
+        device: as for ``run``. Default: "auto".
 
     Returns:
-        probabilities, float32 ``[N, classes]``, of the classes that ``result.class_names`` names.
+        probabilities, float32 ``[N, classes]``, in the order of ``result.class_names``.
 
     Raises:
-        ValueError: for examples of another kind or shape, and for a client that there is not.
-        StoreError: where only the metrics of the run are stored, or nothing any more.
+        ValueError: for examples of another kind or shape, or an unknown client.
+        StoreError: if the final state of the run is not stored.
 
     >>> result = run(tiny)
     >>> digits = data.load("digits")
@@ -65,7 +66,8 @@ def predict(
     x = torch.from_numpy(given)
     if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
         wanted = f"{like.dtype} [N, {', '.join(map(str, like.shape[1:]))}]"
-        raise ValueError(f"examples must be {wanted} as those known, got {x.dtype} {[*x.shape]}")
+        got = f"{x.dtype} {[*x.shape]}"
+        raise ValueError(f"examples must be {wanted} like the training data, got {got}")
     none, scale = np.zeros(0, dtype=np.int64), (fed.test.scale, fed.test.shift)
     table = ClientData(x.to(fed.device), torch.zeros(len(x)), torch.zeros(0, 0), none, *scale)
     parts = torch.arange(len(x), device=fed.device).split(BLOCK)
@@ -77,22 +79,24 @@ def predict(
 def evaluate(
     result: Result, data: Any, client: int | str | None = None, *, device: str = "auto"
 ) -> Evaluation:
-    """Return how well a trained model does on new examples.
+    """Evaluate a trained model on new examples.
 
     Args:
-        result: a run whose state is stored.
-        data: a pair of features, as for ``predict``, and labels ``[N]``, integers, truth values or
-            class names; or a ``Split``. Objects of pandas have one index. Columns that ``data.add``
-            takes with them are left out.
-        client: whose model, by id or by name; None for what all predict together for a new client.
-        device: as for ``run``.
+        result: a run whose final state is stored.
+        data: a pair of features, as for ``predict``, and labels ``[N]``, which are integers,
+            booleans or class names; or a ``Split``. pandas objects must have the same index. A
+            third element, the columns that ``data.add`` accepts, is ignored.
+        client: id or name of the client whose model is used, or None for the model that a new
+            client would use. Default: None.
+        device: as for ``run``. Default: "auto".
 
     Returns:
-        accuracy, nll, balanced accuracy, F1 and the confusion matrix.
+        accuracy, negative log-likelihood, balanced accuracy, F1 and the confusion matrix.
 
     Raises:
-        ValueError: for other examples, for labels that are no class, and for a wrong client.
-        StoreError: where only the metrics of the run are stored, or nothing any more.
+        ValueError: for examples of another kind or shape, labels that are no class of the data set,
+            or an unknown client.
+        StoreError: if the final state of the run is not stored.
 
     >>> found = evaluate(run(tiny), data.load("digits").test, client=2)
     >>> bool(found.confusion.trace() / found.confusion.sum() == found.accuracy)
@@ -111,7 +115,8 @@ def evaluate(
         labels = [names.index(label) for label in labels]
     labels = labels_of(labels)
     if len(labels) != len(p) or not len(p):
-        raise ValueError(f"labels must be integers [{len(p)}], got {len(labels)}, and one or more")
+        need = f"one integer for each of the {len(p)} examples, at least one"
+        raise ValueError(f"labels must be {need}, got {len(labels)}")
     for row in np.flatnonzero(labels >= p.shape[1]):
         got = f"example {row:,} has {labels[row]}"
         raise ValueError(f"labels must be 0 to {p.shape[1] - 1}, and {got}")
@@ -119,18 +124,18 @@ def evaluate(
 
 
 def loaded(result: Result, client: int | str | None, device: str) -> tuple[Federation, nn.Module]:
-    """Return a run's federation on a device, and a model of it; see ``Result.model``."""
+    """Return the federation of a run on a device, and its model; see ``Result.model``."""
     e = result.pinned or result.experiment
     here = RunFolder(e)
     try:
         kept = here.restore()
     except Mismatch as error:
-        raise StoreError(f"run {e.key} has no model here: {error}") from error
+        raise StoreError(f"the model of run {e.key} cannot be used: {error}") from error
     if kept is None and not here.path.exists() and path_of(e) is None:
-        now = "code, data or FEDLIB_RUNS are others than when it was trained, or it was forgotten"
+        now = "code, data or FEDLIB_RUNS have changed since it was trained, or it was deleted"
         raise StoreError(f"nothing is stored under {e.key} in {here.path.parent}: {now}")
     if kept is None:
         again = "train it again with run_with_state(experiment)"
-        raise StoreError(f"of run {e.key} only metrics are stored: {again}")
+        raise StoreError(f"only the metrics of run {e.key} are stored: {again}")
     fed = built(e, device)
     return fed, module_of(fed, e.algorithm, moved(kept.state, fed), client)

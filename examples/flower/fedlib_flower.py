@@ -37,7 +37,7 @@ from fedlib.partition import Partition
 from fedlib.values import ALLOWED, from_code, short_repr
 from fedrun import Experiment
 from fedrun.files import load_tensors, raw, save_tensors, write
-from fedrun.train import require_leaves
+from fedrun.train import require_params
 
 NODE = "client"  # in a node's configuration: whose machine it is
 OPT_OUT = "opt_out"  # ... and the share of its examples that it keeps at home
@@ -480,7 +480,7 @@ def main(grid: Grid, context: Context) -> None:
     if clients.refused and isinstance(e.cohort, int):  # go on with who is left
         e = replace(e, cohort=min(e.cohort, fed.num_clients))
     begun = e.algorithm.init(fed, e.seed)
-    require_leaves(e.algorithm, begun)
+    require_params(e.algorithm, begun)
     state = replace(begun, client_params={})
     form = form_of(e, fed)
     rounds = []

@@ -1,22 +1,22 @@
-"""Where examples come from: a name in, the train and test arrays of a dataset out.
+"""Datasets: ``load`` returns the training and test arrays of a dataset by its name.
 
-A dataset is looked for inside the installed libraries (digits), in `$FEDLIB_DATA` (Parquet
-files in the Hugging Face layout, `<name>/<split>-00000-of-00001.parquet`), among what has been
-decoded before, and is else downloaded. Decoded arrays stay in the user's cache (FEDLIB_CACHE), so
-every later opening takes a fraction of a second and no memory until pixels are used.
+A dataset is searched for in the installed libraries (digits), in `$FEDLIB_DATA` (Parquet files in
+the Hugging Face layout, `<name>/<split>-00000-of-00001.parquet`) and in the cache of decoded
+datasets, in this order, and is downloaded otherwise. Decoded arrays are kept in the user's cache
+(FEDLIB_CACHE) and memory-mapped, so that loading them again takes a fraction of a second.
 
-A name stands for the official set and nothing else. `<name>_sample` is the name of whatever
-`$FEDLIB_DATA/<name>_sample`, or else `$FEDLIB_DATA/<name>`, holds; samples are never downloaded.
-`add` makes a dataset of arrays, `add_from_hub` of columns of one on the Hugging Face hub; it lies
-in the cache and is known by its name from then on.
+The name of a dataset always means the complete official set. `<name>_sample` is whatever subset is
+in `$FEDLIB_DATA/<name>_sample`, or else in `$FEDLIB_DATA/<name>`; samples are never downloaded.
+`add` stores user-defined arrays as a dataset, and `add_from_hub` columns of a dataset on the
+Hugging Face hub; both can then be loaded by name.
 
-Downloads come from the Hugging Face hub, each set at a commit of its own, and are kept in
-FEDLIB_CACHE/downloads; `huggingface_hub` resumes and retries them. No file is ever unpickled. What
-steers them::
+Downloads come from the Hugging Face hub, at a fixed commit for each dataset, and are kept in
+FEDLIB_CACHE/downloads; `huggingface_hub` resumes and retries them. No file is ever unpickled. These
+environment variables affect downloads::
 
-    HF_ENDPOINT            a mirror of the hub, in place of https://huggingface.co.
-    HF_HUB_OFFLINE=1       asks nobody: what was downloaded before is all that there is.
-    HTTPS_PROXY            a proxy to go through.
+    HF_ENDPOINT            the URL of a mirror of the hub, instead of https://huggingface.co.
+    HF_HUB_OFFLINE=1       use only files that were downloaded before.
+    HTTPS_PROXY            the URL of a proxy.
 """
 
 import os
@@ -40,50 +40,60 @@ STEERS = ("HF_HUB_OFFLINE", "HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PRO
 
 
 def names() -> tuple[str, ...]:
-    """The datasets that `load` knows; any Parquet-backed one may also be a `<name>_sample`."""
+    """Return the names of all datasets; those in Parquet files may also be a `<name>_sample`."""
     return (*RECORDS, *LISTED_SAMPLES, *arrays.added())
 
 
 def require(name: str) -> None:
-    """ValueError, with the names that `load` knows, for an unknown one."""
+    """Raise ValueError, with the names of all datasets, if there is no dataset of this name."""
     if _record(name) is None:
         check_choice("dataset", name, names())
 
 
 def _record(name: str) -> Record | None:
-    """What is known of an official set, or of a sample of one; None for other names."""
+    """Return the record of an official dataset or a sample of one; None for other names."""
     return RECORDS.get(name if name.startswith(DIGITS) else name.removesuffix(SAMPLE))
 
 
 def class_names(name: str) -> tuple[str, ...]:
-    """The names of a dataset's labels, in order, without looking for its examples."""
+    """Return the class names of a dataset by label, without loading an official set."""
     return (_record(name) or load(name)).class_names
 
 
 def form(name: str) -> tuple[tuple[int, ...], int]:
-    """The shape of an example and the number of classes, without looking for the examples."""
+    """Return the shape of an example and the number of classes, without loading an official set."""
     return (_record(name) or load(name)).shape, len(class_names(name))
 
 
 def load(name: str) -> Dataset:
-    """The dataset of that name, read-only: features and int64 labels [N] of both splits.
+    """Return a dataset by its name; its arrays are read-only.
 
-    ValueError for an unknown name; DatasetError when it is nowhere, when its files are damaged or
-    not those of the official set, or when a download fails.
+    Args:
+        name: one of ``names()``, or `<name>_sample`.
+
+    Raises:
+        ValueError: if there is no dataset of this name.
+        DatasetError: if its files are not found, damaged, or not those of the official set, or
+            if the download fails.
     """
     return _found(name)[-1]()
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is that of a dataset of one's own, and of no official set or sample."""
+    """Return whether a name is that of a user-defined dataset, not of an official set or sample."""
     return _record(name) is None
 
 
 def fingerprint(name: str) -> str:
-    """The fingerprint of a dataset as it lies here now, "" where that is not known.
+    """Return the fingerprint of a dataset as it is stored now, "" if that is not known.
 
-    Nothing is downloaded, and an official set that was never opened here is not decoded for it.
-    DatasetError for data of one's own that are not there any more.
+    Nothing is downloaded or decoded to compute it.
+
+    Args:
+        name: name of the dataset.
+
+    Raises:
+        DatasetError: if a user-defined dataset is missing.
     """
     if is_own(name):
         return str(cache.meta_of(name)["fingerprint"])
@@ -95,23 +105,30 @@ def fingerprint(name: str) -> str:
 
 @remembered
 def _fingerprint(name: str, state: object, where: Path) -> str:
-    """The same, once per process for files in a state and a cache."""
+    """Return the fingerprint, computed once per process for a ``state`` of the files."""
     place, _, opened = _found(name)
     return "" if place == "download" else opened().fingerprint
 
 
 def _state(name: str) -> tuple[object, ...]:
-    """Size and time of the files in `$FEDLIB_DATA` that a dataset would be decoded from."""
+    """Return path, size and time of the files in `$FEDLIB_DATA` with a dataset."""
     record, folder = _record(name), None if name == DIGITS else _data_folder(name)
     files = parquet.files_of(folder, record).values() if folder and record else ()
     return tuple((str(path), *cache.stamp(path)) for part in files for path in part)
 
 
 def describe(name: str) -> tuple[str, str]:
-    """Where a dataset would come from now, without decoding or downloading anything.
+    """Return where a dataset would be loaded from, without decoding or downloading it.
 
-    That is "embedded", "parquet" (in $FEDLIB_DATA), "cache", "download" or "missing"; and the
-    folder or repository, or why it is missing. ValueError for an unknown name.
+    Args:
+        name: name of the dataset.
+
+    Returns:
+        "embedded", "parquet" (in $FEDLIB_DATA), "cache", "download" or "missing"; and the folder or
+        repository, or the reason why it is missing.
+
+    Raises:
+        ValueError: if there is no dataset of this name.
     """
     try:
         return _found(name)[:2]
@@ -120,7 +137,7 @@ def describe(name: str) -> tuple[str, str]:
 
 
 def _found(name: str) -> tuple[str, str, Callable[[], Dataset]]:
-    """Where a dataset would come from now, see `describe`, and how it is opened."""
+    """Return where a dataset would be loaded from, see `describe`, and a function that loads it."""
     require(name)
     record, where = _record(name), str(cache.folder())
     if name == DIGITS:
@@ -142,7 +159,7 @@ def _found(name: str) -> tuple[str, str, Callable[[], Dataset]]:
 
 
 def _data_folder(name: str) -> Path | None:
-    """Where `$FEDLIB_DATA` may hold a dataset; a sample may lie where the official set would."""
+    """Return the folder in `$FEDLIB_DATA` of a dataset; None if the variable is not set."""
     root = os.environ.get("FEDLIB_DATA")
     if not root:
         return None
@@ -170,7 +187,7 @@ def _decoded(name: str, record: Record, folder: Path, files: parquet.Files) -> D
 
 
 def _downloaded(name: str, record: Record) -> Dataset:
-    """An official set from the hub, or the error that says what else would do."""
+    """Return an official dataset, downloaded from the hub unless it is cached."""
     repository, _, folder = record.hub.rpartition("/")
 
     def build() -> cache.Made:
@@ -200,27 +217,33 @@ def add_from_hub(
     normalise: bool = True,
     tokens: bool | None = None,
 ) -> Dataset:
-    """Store a dataset of the Hugging Face hub, or of a local folder, under a name of one's own.
+    """Store a dataset of the Hugging Face hub, or of a local folder, under a name of your choice.
 
     Args:
-        name: as for `add`, like normalise.
-        repository: owner/name on the hub; or a folder, a `Path` or text that begins with /, . or ~.
-        features: a column of pictures, texts (200 tokens of each are kept) or lists of numbers, or
-            some columns of numbers.
-        label: the column of class numbers.
-        columns: others to keep, such as whose an example is.
-        splits: the one for training and, if there is one, the one for tests.
-        folder: where in the repository the files <split>-*.parquet, <split>.parquet or
-            <split>/*.parquet lie; where it holds none, they are looked for in the whole of a local
-            folder, and in each folder in it.
-        revision: a commit, a tag or a branch.
-        class_names: of all labels; by default those that the files give, or "0", "1", ...
-        tokens: whether whole numbers are token ids; by default those of lists are, and those of
-            columns are not.
+        name: the name of the new dataset, as for `add`.
+        repository: owner/name on the hub; or a local folder, which is a `Path` or a text that
+            begins with /, . or ~.
+        features: name of a column of images, texts (cut to 200 tokens) or lists of numbers, or
+            names of several columns of numbers. Default: "image".
+        label: name of the column of integer labels. Default: "label".
+        columns: names of further columns to keep, such as the owner of each example. Default: ().
+        splits: name of the training split, and of the test split if there is one. Default:
+            ("train", "test").
+        folder: folder in the repository with the files <split>-*.parquet, <split>.parquet or
+            <split>/*.parquet. If a local repository has none there, they are searched for in the
+            repository itself and its other folders. Default: "data".
+        revision: a commit, tag or branch on the hub. Default: "main".
+        class_names: class names by label. Default: those in the files, or else "0", "1", ...
+        normalise: as for `add`. Default: True.
+        tokens: whether integers are token ids. Default: None, which means those of a column of
+            lists are, and those of several columns are not.
+
+    Returns:
+        the dataset, which `load` returns by its name from now on.
 
     Raises:
-        ValueError: as `add`.
-        DatasetError: when files cannot be had, or are of another kind.
+        ValueError: as for `add`.
+        DatasetError: if the files cannot be downloaded or read, or have unsupported types.
     """
     chosen = (features,) if isinstance(features, str) else tuple(features)
     record = Record((), (), (), (), (0, 0), revision=revision, splits=tuple(splits),
@@ -230,14 +253,14 @@ def add_from_hub(
     if not len(class_names):
         told = parquet.class_names(next(iter(files.values()))[0], label)
         most = 1 + max(int(part.labels.max(initial=-1)) for part in made.values())
-        class_names = told[:most] if len(told) >= most else ()  # of those that occur
+        class_names = told[:most] if len(told) >= most else ()  # names of labels that occur
     train, *tests = ((part.features, part.labels, part.columns) for part in made.values())
     test = tests[0] if tests else None
     return add(name, train, test, class_names, (), normalise, tokens)
 
 
 def _fetched(repository: str | Path, folder: str, record: Record) -> parquet.Files:
-    """The files of a set from a folder or the hub. DatasetError when they cannot be had."""
+    """Return the files of a dataset in a local folder, or downloaded from the hub."""
     place = Path(repository).expanduser()
     if isinstance(repository, Path) or place.is_absolute() or repository[:1] in ".~":
         return _local(place, folder, record)
@@ -257,11 +280,11 @@ def _fetched(repository: str | Path, folder: str, record: Record) -> parquet.Fil
             cache_dir=paths.cache() / "downloads",
             endpoint=os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or None,
         )
-    except Exception as error:  # of its HTTP library too, which is another in every version
+    except Exception as error:  # its HTTP library, and so the types of errors, vary by version
         reason = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
         asked = ", ".join(n for n in STEERS if os.environ.get(n) or os.environ.get(n.lower()))
         advice = f"check {asked or 'the network'}, or give a folder with its Parquet files"
-        raise DatasetError(f"{repository} cannot be had: {reason}; {advice}") from error
+        raise DatasetError(f"{repository} cannot be downloaded: {reason}; {advice}") from error
     files = parquet.files_of(Path(commit) / within, record)
     if not files:
         convert = "the hub's own are in folder='default' of revision='refs/convert/parquet'"
@@ -271,7 +294,7 @@ def _fetched(repository: str | Path, folder: str, record: Record) -> parquet.Fil
 
 
 def _local(place: Path, folder: str, record: Record) -> parquet.Files:
-    """The files of a set from a folder. DatasetError says what they would be called, and where."""
+    """Return the files of a dataset in a local folder; DatasetError names the expected files."""
     if not place.is_dir():
         raise DatasetError(f"{place} is no folder: name the one that holds {record.splits}")
     inner = sorted(p for how in ("*", f"*/{folder}") for p in place.glob(how) if p.is_dir())

@@ -1,4 +1,4 @@
-"""Datasets that no file holds: arrays of one's own, and scikit-learn's handwritten digits."""
+"""Datasets from arrays: user-defined ones (`add`), and the digits of scikit-learn."""
 
 import hashlib
 import math
@@ -31,9 +31,9 @@ NO_LABEL = "leave out examples without a label"
 SEVERAL = "several labels of an example, or shares of them, are not supported"
 # Features, labels and, if there are any, further columns by name.
 Given = tuple[Any, Any] | tuple[Any, Any, Mapping[str, Any]]
-CONSTANT = 1e-14  # what varies by no larger share of its mean, as by rounding, has no scale
-LOST = 1e-3  # how much of a deviation may be lost where numbers are kept as float32
-BLOCK = 4096  # examples that are looked at together
+CONSTANT = 1e-14  # a channel with std below this share of its mean is constant up to rounding
+LOST = 1e-3  # the largest rounding error of float32, as a share of the std, that is accepted
+BLOCK = 4096  # number of examples that are processed together
 
 
 def add(
@@ -45,33 +45,42 @@ def add(
     normalise: bool = True,
     tokens: bool | None = None,
 ) -> Dataset:
-    """Store examples and labels in the cache under a name of one's own, in place of what it held.
+    """Store examples and labels in the cache as a dataset, replacing one of the same name.
 
-    Tasks bring images and numbers to mean 0 and deviation 1 per channel (the last axis), and rank
-    the words of texts, as `fitted` to the training examples of those who take part.
+    A task normalises images and numbers to mean 0 and standard deviation 1 per channel (the last
+    axis), and ranks the words of texts by frequency, both `fitted` to the training examples of the
+    participating clients.
 
     Args:
-        name: of small letters, digits and _.
-        train: features, labels [N] (0..classes-1), a dict of other columns [N], as for
-            `NaturalPartition`. Features are images uint8 [N, H, W, C] with one channel or three,
-            numbers [N, ...] or a table of pandas, Arrow or Polars, kept as float32 (float64 where
-            that would lose what varies, as seconds since 1970 do), texts [N], of which 200 tokens
-            are kept, or token ids [N, T]. Networks see [N, H, W, C] as [N, C, H, W], and all else
-            as it is. Objects of pandas have one index, as rows are joined by place.
-        test: likewise; without it tasks can only hold out clients' `LocalHoldout` examples.
-        class_names, vocabulary: of all labels ("0", "1", ... if there are none); of token ids.
-        normalise: False leaves numbers as they are, and pixels in [0, 1].
-        tokens: whether whole numbers [N, T] are token ids; by default those of an array are, and
-            those of a table are not.
+        name: name of the dataset, of lower-case letters, digits and underscores.
+        train: features and labels, and optionally a dict of further columns [N], for instance for
+            `NaturalPartition`. Labels [N] are integers 0..classes-1. Features are images, uint8
+            [N, H, W, C] with one or three channels; numbers [N, ...] or a table of pandas, Arrow or
+            Polars, stored as float32 (or float64 if float32 would lose precision, such as seconds
+            since 1970); texts [N], cut to 200 tokens; or token ids [N, T]. Networks receive images
+            as [N, C, H, W]. pandas objects must have the same index, since rows are matched by
+            position.
+        test: test examples, likewise. Default: None; a task must then hold out examples of the
+            clients with `LocalHoldout`.
+        class_names: class names by label. Default: "0", "1", ...
+        vocabulary: the token of every token id. Default: ().
+        normalise: if False, numbers are used as they are, and pixels are scaled to [0, 1]. Default:
+            True.
+        tokens: whether integers [N, T] are token ids. Default: None, which means those of an array
+            are, and those of a table are not.
+
+    Returns:
+        the dataset, which `load` returns by its name from now on.
 
     Raises:
-        ValueError: for other arrays and for names that are taken, with nothing written.
-        DatasetError: when the cache cannot be written.
+        ValueError: if the arrays are not supported or the name is taken; nothing is written then.
+        DatasetError: if the cache cannot be written.
     """
     if name in RECORDS:
-        raise ValueError(f"{name!r} is the name of a dataset that is known already")
+        raise ValueError(f"{name!r} is the name of an official dataset: choose another name")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name.endswith("_sample"):
-        raise ValueError(f"name must be small letters, digits and _, and no _sample; got {name!r}")
+        need = "lower-case letters, digits and _, and must not end with _sample"
+        raise ValueError(f"name must consist of {need}; got {name!r}")
     given = {"train": train} if test is None else {"train": train, "test": test}
     splits = {split: checked(split, part, tokens) for split, part in given.items()}
     names = named(train[0])
@@ -89,10 +98,11 @@ def add(
 
 
 def _as_kept(splits: dict[str, Split], names: list[str], normalise: bool) -> dict[str, Split]:
-    """Splits whose numbers are of one kind: float32, or float64 where that would lose what varies.
+    """Return splits whose floats are float32, or all float64 if float32 would lose precision.
 
-    That is so of seconds since 1970. ValueError where shapes differ, or where numbers that are not
-    normalised would have to be float32, as networks compute.
+    Raises:
+        ValueError: if the shapes of the splits differ, or if numbers that are not normalised need
+            float64, since networks compute in float32.
     """
     x, kind = splits["train"].features, "float32"
     if x.dtype == np.float64 and len(x) and (lost := np.flatnonzero(_lost(x)).tolist()):
@@ -111,7 +121,7 @@ def _as_kept(splits: dict[str, Split], names: list[str], normalise: bool) -> dic
 
 
 def added() -> tuple[str, ...]:
-    """The names of all datasets that were added."""
+    """Return the names of all user-defined datasets."""
     names = []
     for path in sorted(cache.folder().glob(f"*/{cache.META}")):
         with suppress(DatasetError):
@@ -121,7 +131,13 @@ def added() -> tuple[str, ...]:
 
 
 def checked(split: str, part: Given, tokens: bool | None = None) -> Split:
-    """A split as it is stored; ValueError says what cannot be."""
+    """Return a split as it is stored; raise ValueError for data that are not supported.
+
+    Args:
+        split: name of the split, for error messages.
+        part: features, labels and optionally further columns, as for `add`.
+        tokens: as for `add`.
+    """
     if not isinstance(part, tuple | list) or len(part) not in (2, 3):
         raise ValueError(f"{split} must be (features, labels), or columns too: add(name, (x, y))")
     columns = part[2] if len(part) > 2 else {}
@@ -142,9 +158,9 @@ def checked(split: str, part: Given, tokens: bool | None = None) -> Split:
 
 
 def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
-    """Features as they are stored: uint8, int32, float32, or texts as objects.
+    """Return features as they are stored: uint8, int32, float32, or an object array of texts.
 
-    Numbers of more digits stay float64 here; ``_kept_as`` says whether these are needed.
+    Numbers of higher precision remain float64 here; ``_as_kept`` decides whether it is needed.
     """
     x, names = array_of(given), named(given)
     whole = tokens if tokens is not None else not names
@@ -178,7 +194,7 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
 
 
 def _remedy(given: Any, x: NDArray[Any]) -> str:
-    """The end of an error: what makes numbers of features that cannot be kept, if anything does."""
+    """Return advice how to convert features that are not supported, or ""."""
     if hasattr(given, "toarray"):
         return "; of a sparse matrix: x.toarray()"
     if x.dtype.kind == "c":
@@ -189,7 +205,7 @@ def _remedy(given: Any, x: NDArray[Any]) -> str:
 
 
 def labels_of(given: Any) -> NDArray[np.int64]:
-    """Labels as they are stored; ValueError names what is none, and its example."""
+    """Return labels as int64; raise ValueError, with the example, for an invalid label."""
     try:
         y = np.array(given)
     except ValueError:
@@ -203,13 +219,13 @@ def labels_of(given: Any) -> NDArray[np.int64]:
             if missing(item) or (hasattr(item, "__len__") and not isinstance(item, str)):
                 wrong = NO_LABEL if missing(item) else SEVERAL
                 raise ValueError(f"{need}, and example {row:,} has {item}: {wrong}")
-        y = np.array(y.tolist())  # such as pandas' own kinds of integers
+        y = np.array(y.tolist())  # for instance pandas' nullable integers
     odd, hint = np.ones(len(y), bool), f"number texts: {NUMBER}"
     if y.dtype.kind == "f":
         odd = ~(np.isfinite(y) & (y == np.floor(y)))
         hint = NO_LABEL if np.isnan(y).any() else REGRESSION
         if not odd.any():
-            raise ValueError(f"{need}, got {y.dtype}: all are whole, so labels.astype(int) will do")
+            raise ValueError(f"{need}, got {y.dtype}: all are whole, so use labels.astype(int)")
     elif y.dtype.kind in "iub":
         odd, hint = y.astype(np.int64) < 0, f"{NO_LABEL}, or {NUMBER}"
     for row in np.flatnonzero(odd).tolist():
@@ -219,7 +235,7 @@ def labels_of(given: Any) -> NDArray[np.int64]:
 
 
 def _column(name: str, values: Any) -> NDArray[Any]:
-    """A column as it is stored: numbers, truth values or names; times are names, too."""
+    """Return a column as it is stored: numbers, booleans or texts; times become texts."""
     if not re.fullmatch(r"[\w.-]+", str(name)):
         raise ValueError(f"column {name!r} cannot be kept: its name may be of letters, digits, _.-")
     v = np.array(values, object if isinstance(values, list | tuple) else None)
@@ -238,13 +254,13 @@ def _column(name: str, values: Any) -> NDArray[Any]:
 
 
 def _named(splits: dict[str, Split], class_names: Sequence[str]) -> tuple[str, ...]:
-    """The names of all classes; ValueError unless each has one, and a training example."""
+    """Return the names of all classes; raise ValueError unless each has a training example."""
     if isinstance(class_names, Mapping):
         raise ValueError(f"class_names must be in the order of labels, no dict: {class_names}")
     class_names = tuple(map(str, class_names))
     classes = 1 + max(int(part.labels.max(initial=-1)) for part in splits.values())
     seen = np.unique(splits["train"].labels)
-    # Labels may be any numbers by mistake: no array has as many entries as the largest says.
+    # No array of length `classes` is allocated, which by mistake may be any number.
     for i in range(max(classes, len(class_names), 2)):
         if i >= len(seen) or seen[i] != i:
             which = f"{i} ({class_names[i]!r})" if i < len(class_names) else str(i)
@@ -257,9 +273,9 @@ def _named(splits: dict[str, Split], class_names: Sequence[str]) -> tuple[str, .
 
 
 def _larger(splits: dict[str, Split], label: int) -> str:
-    """Which example is the first with a label that is no class, or that only tests have."""
+    """Return the end of an error message: the first example with an invalid label."""
     for split, part in splits.items():
-        rows = np.flatnonzero(part.labels >= label)  # without it, as training examples are first
+        rows = np.flatnonzero(part.labels >= label)
         if len(rows):
             first = f"example {rows[0]:,} of {split} has {part.labels[rows[0]]}"
             return f"; {first} ({len(rows):,} in all have {label} or more): leave out, or {NUMBER}"
@@ -267,10 +283,13 @@ def _larger(splits: dict[str, Split], label: int) -> str:
 
 
 class Fitted(NamedTuple):
-    """What is fitted to some examples of a dataset, and brings all to one scale.
+    """Preprocessing that is fitted to training examples: normalisation, or ranks of tokens.
 
-    mean, std: per channel, of pixels as numbers in [0, 1]; () for text. ids: what every token id of
-    the dataset becomes, its rank among these examples', or None where it stays.
+    Args:
+        mean: mean per channel, of pixels in [0, 1]; () for texts.
+        std: standard deviation per channel, likewise.
+        ids: the new id of every token id of the dataset, by its rank in these examples; None if
+            token ids are not changed. Default: None.
     """
 
     mean: tuple[float, ...]
@@ -279,34 +298,37 @@ class Fitted(NamedTuple):
 
 
 def fitted(data: Dataset, features: NDArray[Any], rows: NDArray[np.int64]) -> Fitted:
-    """What a dataset's training examples say of scale, or of the rank of tokens.
+    """Return preprocessing fitted to some examples of a dataset.
 
-    features: where the examples lie, [N, ...], of which rows are looked at.
+    Args:
+        data: the dataset.
+        features: features [N, ...].
+        rows: indices of the examples to use.
     """
     if features.dtype == np.int32:
         return Fitted((), (), _ranks(features[rows], data.vocabulary))
     unit = 255 if features.dtype == np.uint8 else 1
     mean, std = _moments(features, rows)
-    # What hardly varies, by rounding for one, keeps its size, but is never far from 0.
+    # A channel that is constant up to rounding is centred but not scaled up.
     least = CONSTANT * np.abs(mean)
     std = np.where(std > least, std, np.maximum(unit, least))
     return Fitted(tuple((mean / unit).tolist()), tuple((std / unit).tolist()))
 
 
 def _moments(features: NDArray[Any], rows: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Mean and deviation of every channel, in float64."""
+    """Return mean and standard deviation of every channel in float64."""
     axes = tuple(range(features.ndim - 1))
     blocks = [rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK)]
-    each = len(rows) * math.prod(features.shape[1:-1])  # numbers of a channel
+    each = len(rows) * math.prod(features.shape[1:-1])  # values per channel
     mean = sum(features[b].sum(axes, dtype=np.float64) for b in blocks) / each
-    if features.dtype == np.float64:  # whose sums are rounded, those of float32 are not
+    if features.dtype == np.float64:  # corrects the rounding error of the first sum
         mean = mean + sum((features[b] - mean).sum(axes) for b in blocks) / each
     squares = sum(((features[b] - mean) ** 2).sum(axes) for b in blocks)
     return mean, np.sqrt(squares / each)
 
 
 def _lost(x: NDArray[Any]) -> NDArray[np.bool_]:
-    """Of which channels float32 would take more than LOST of the deviation."""
+    """Return for which channels rounding to float32 exceeds ``LOST`` standard deviations."""
     mean, std = _moments(x, np.arange(len(x)))
     blocks = (x[i : i + BLOCK].reshape(-1, x.shape[-1]) for i in range(0, len(x), BLOCK))
     worst = np.max([np.abs(block - block.astype(np.float32)).max(0) for block in blocks], 0)
@@ -314,7 +336,10 @@ def _lost(x: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _ranks(tokens: NDArray[np.int32], vocabulary: Sequence[str]) -> NDArray[np.int32]:
-    """What ids become where a vocabulary is `learn`ed of some texts: unknown, what these lack."""
+    """Return the new id of every token as if the vocabulary were `learn`ed from these texts.
+
+    Tokens that do not occur in them become unknown.
+    """
     counts = np.bincount(tokens.ravel(), minlength=len(vocabulary))
     first = len(parquet.SPECIAL)
     seen = [i for i in range(first, len(vocabulary)) if counts[i]]
@@ -327,7 +352,7 @@ def _ranks(tokens: NDArray[np.int32], vocabulary: Sequence[str]) -> NDArray[np.i
 
 @lru_cache(maxsize=1)
 def digits() -> Dataset:
-    """The 1,797 digits of scikit-learn as 16x16 pictures, 1,437 for training and 360 for testing.
+    """Return the 1,797 digits of scikit-learn as 16x16 images, 1,437 for training, 360 for testing.
 
     Source: E. Alpaydin and C. Kaynak (1998), Optical Recognition of Handwritten Digits, UCI.
     """
@@ -346,11 +371,11 @@ def digits() -> Dataset:
 def upscale(levels: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Double grey levels 0..16, [N, 8, 8], to pixels 0..255, uint8 [N, 16, 16, 1].
 
-    Bilinear with pixel centres at half integers. Each level counts the ink in a 4x4 block, so
-    the pictures are already smooth; repeating pixels would add edges that nobody wrote. Whole
-    numbers throughout, so that every machine makes the same bytes.
+    Interpolation is bilinear with pixel centres at half integers. Each level is the amount of ink
+    in a 4x4 block, so the images are smooth, and repeating pixels would add artificial edges. All
+    arithmetic is in integers, so that every machine computes the same bytes.
     """
-    # Each new value is 3 parts its own cell and 1 part the next nearest, along both axes.
+    # Each new value is 3/4 its own cell and 1/4 the next nearest, along both axes.
     weights = 3 * np.repeat(np.eye(8, dtype=np.int64), 2, 0)
     for i in range(16):
         weights[i, min(max(i // 2 + (1 if i % 2 else -1), 0), 7)] += 1
@@ -359,11 +384,11 @@ def upscale(levels: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def _test_positions(labels: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """The test split: the same share of each class, sorted positions, always the same."""
+    """Return the sorted, fixed indices of the test split, stratified by class."""
     quota = np.bincount(labels) * size / len(labels)
     counts = np.floor(quota).astype(np.int64)
     counts[np.argsort(counts - quota, kind="stable")[: size - counts.sum()]] += 1
-    # RandomState, because NumPy promises never to change its stream.
+    # NumPy guarantees that the stream of RandomState never changes.
     generator = np.random.RandomState(0)
-    stacks = [generator.permutation(np.flatnonzero(labels == n)) for n in range(len(counts))]
-    return np.sort(np.concatenate([s[:n] for s, n in zip(stacks, counts, strict=True)]))
+    shuffled = [generator.permutation(np.flatnonzero(labels == n)) for n in range(len(counts))]
+    return np.sort(np.concatenate([s[:n] for s, n in zip(shuffled, counts, strict=True)]))

@@ -1,9 +1,9 @@
-"""Decoded datasets as .npy files in the user's cache: written once, memory-mapped ever after.
+"""The cache of decoded datasets, as memory-mapped .npy files.
 
 An entry is a folder with the name of its dataset. It is written under another name and renamed when
-it is complete, so a reader sees all of it or nothing; a lock next to it keeps two processes from
-doing the same work. `meta.json` says what the dataset is, from which `state` of its source it was
-made, and size and time of every file. An entry that is not as it was written is made again.
+it is complete, so that readers never see a partial entry; a lock file keeps two processes from
+decoding the same dataset. `meta.json` describes the dataset, the `state` of the source from which
+it was decoded, and size and time of every file. Entries whose files changed are decoded again.
 """
 
 import hashlib
@@ -23,30 +23,35 @@ from numpy.typing import NDArray
 from fedlib import paths
 from fedlib.data.records import Dataset, DatasetError, Split, reading
 
-# Raise it when what is stored, or how it is decoded, changes.
+# Increase this when the format or the decoding changes: official datasets are then decoded again.
 VERSION = 5
-ADDED = 4  # the oldest version of which data of one's own, which nobody can decode again, are read
+ADDED = 4  # oldest readable version of user-defined datasets, which cannot be decoded again
 OWN = "arrays of one's own"
 META = "meta.json"
 SPLITS = ("train", "test")
-# Before the names of columns that are neither features nor labels.
+# Prefix of the files of columns that are neither features nor labels.
 EXTRA = "column."
-PUNYCODE = "xn--"  # before names that are no ASCII, as in names of hosts
+PUNYCODE = "xn--"  # prefix of encoded names that are not ASCII, as in host names
 # The splits of a dataset, "train" and perhaps "test", and its vocabulary, () if it has none.
 Made = tuple[dict[str, Split], tuple[str, ...]]
 
 
 def folder() -> Path:
-    """Where decoded datasets are kept."""
+    """Return the folder of the cache."""
     return paths.cache() / "datasets"
 
 
 def get(name: str, state: Any, about: dict[str, Any], build: Callable[[], Made]) -> Dataset:
-    """The dataset made from a source in this state, built first when it is not there.
+    """Return a dataset from the cache; build it if it is missing or its source has changed.
 
-    state: of where its examples lie, as JSON; None builds it in any case. about: its source, class
-    names, mean and standard deviation, the same on every machine. DatasetError when the cache
-    cannot be written.
+    Args:
+        name: name of the dataset.
+        state: state of the source, as JSON; None always builds the dataset.
+        about: source, class names, mean and standard deviation, which do not depend on the machine.
+        build: returns the splits and the vocabulary.
+
+    Raises:
+        DatasetError: if the cache cannot be written.
     """
     if state and (found := sound(name, state)):
         return found
@@ -54,7 +59,7 @@ def get(name: str, state: Any, about: dict[str, Any], build: Callable[[], Made])
         folder().mkdir(parents=True, exist_ok=True)
         with FileLock(folder() / f"{name}.lock"):
             if state and (found := sound(name, state)):
-                return found  # another process was faster
+                return found  # another process has built it meanwhile
             _write(name, state, about, build())
             return read(name)
     except OSError as error:
@@ -63,7 +68,7 @@ def get(name: str, state: Any, about: dict[str, Any], build: Callable[[], Made])
 
 
 def sound(name: str, state: Any = None) -> Dataset | None:
-    """The dataset of an entry if there is a sound one, made from a source in a state if given."""
+    """Return the dataset of an intact entry, built from ``state`` unless that is None, or None."""
     with suppress(DatasetError):
         if state is None or meta_of(name)["state"] == state:
             return read(name)
@@ -71,18 +76,18 @@ def sound(name: str, state: Any = None) -> Dataset | None:
 
 
 def stamp(path: Path) -> list[int]:
-    """The size and the time of a file, which tell whether it is the one that it was."""
+    """Return size and modification time of a file, by which changes are detected."""
     now = path.stat()
     return [now.st_size, now.st_mtime_ns]
 
 
 def _write(name: str, state: Any, about: dict[str, Any], made: Made) -> None:
-    """Write an entry in place of the one that there was; a test split that is left out is empty."""
+    """Write an entry, replacing an older one. A missing test split becomes an empty one."""
     splits, vocabulary = made
     train, partial = splits["train"], folder() / f"{name}.partial"
     nothing = {n: values[:0] for n, values in train.columns.items()}
     splits.setdefault("test", Split(train.features[:0], train.labels[:0], nothing))
-    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
     try:
         partial.mkdir()
         for split, part in splits.items():
@@ -107,12 +112,12 @@ def _write(name: str, state: Any, about: dict[str, Any], made: Made) -> None:
 
 
 def _in_ascii(column: str) -> str:
-    """A column's name as part of a file's, in letters that every machine's encoding has."""
+    """Return the name of a column in ASCII, since not all file systems support other letters."""
     return column if column.isascii() else PUNYCODE + column.encode("punycode").decode()
 
 
 def _column_of(file: str) -> str:
-    """The column whose values a file holds, by the file's name without its split and suffix."""
+    """Return the name of a column from its file name without split and suffix."""
     name = file.removeprefix(EXTRA)
     code = name.removeprefix(PUNYCODE)
     return name if code == name else code.encode().decode("punycode")
@@ -122,7 +127,7 @@ def _save(path: Path, values: NDArray[Any]) -> None:
     descr = np.lib.format.dtype_to_descr(values.dtype)
     header = {"descr": descr, "fortran_order": False, "shape": values.shape}
     with path.open("wb") as file:
-        # Not numpy.save: on a full disk it loses the last bytes and does not say so.
+        # Not numpy.save, which silently loses the last bytes if the disk is full.
         np.lib.format.write_array_header_1_0(file, header)
         file.write(np.ascontiguousarray(values).data)
 
@@ -130,9 +135,13 @@ def _save(path: Path, values: NDArray[Any]) -> None:
 def _fingerprint(
     splits: dict[str, Split], vocabulary: tuple[str, ...], own: dict[str, Any] | None
 ) -> str:
-    """SHA-256, in hex, of what training sees: features, labels, and what token ids stand for.
+    """Return the SHA-256, in hexadecimal, of features, labels and vocabulary.
 
-    Of one's ``own`` also further columns and how they look, which no official set says.
+    Args:
+        splits: the splits.
+        vocabulary: the token of every token id.
+        own: ``about`` of a user-defined dataset, whose further columns, mean and std are hashed
+            too; None for an official dataset.
     """
     content = hashlib.sha256()
     if own:
@@ -148,7 +157,7 @@ def _fingerprint(
 
 
 def meta_of(name: str) -> dict[str, Any]:
-    """What is told of an entry. DatasetError unless it is as it was written."""
+    """Return the description of an entry; raise DatasetError if it is damaged or outdated."""
     path = folder() / name / META
     with reading(path):
         meta: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -159,7 +168,7 @@ def meta_of(name: str) -> dict[str, Any]:
 
 
 def read(name: str) -> Dataset:
-    """The dataset of an entry. DatasetError unless it is complete and sound."""
+    """Return the dataset of an entry; raise DatasetError if a file is missing or has changed."""
     meta, entry = meta_of(name), folder() / name
     arrays: dict[str, dict[str, NDArray[Any]]] = {split: {} for split in SPLITS}
     with reading(entry):
@@ -172,7 +181,7 @@ def read(name: str) -> Dataset:
         names, mean, std = (tuple(meta[part]) for part in ("class_names", "mean", "std"))
         source = meta["source"], meta["fingerprint"], tuple(meta["vocabulary"])
         features = tuple(meta.get("feature_names", ()))
-        if meta["version"] == ADDED and any(mean):  # of all examples, whoever trains on them
+        if meta["version"] == ADDED and any(mean):  # its mean was that of all examples: refit it
             return Dataset(name, train, test, names, (), (), *source, fit=True)
         return Dataset(name, train, test, names, mean, std, *source, meta["fit"], features)
 

@@ -1,8 +1,9 @@
-"""Examples in Parquet files of the Hugging Face layout, decoded into plain arrays.
+"""Decode Parquet files of the Hugging Face layout into arrays.
 
-Texts become rows of token ids, by a vocabulary of the training texts. Pictures become pixels of 8
-bits: a set is grey if all of its pictures are, palettes are looked up, alpha that hides nothing is
-dropped. Whatever would lose something is refused: more bits, other colours, alpha, several frames.
+Texts become token ids of a vocabulary that is learnt from the training texts. Images become 8-bit
+pixels; a dataset is grey if all of its images are, palettes are converted to RGB, and an opaque
+alpha channel is dropped. Conversions that would lose information raise an error: more than 8 bits,
+other colour spaces, transparency, several frames.
 """
 
 import io
@@ -30,32 +31,32 @@ from fedlib.data.records import DatasetError, Record, Split, reading
 
 PADDING, UNKNOWN = 0, 1
 SPECIAL = ("<pad>", "<unk>")
-LENGTH = 200  # tokens of a text that no record tells of
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")  # others may start programs: EPS does
+LENGTH = 200  # number of tokens per text, unless a record has another
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")  # others, such as EPS, may run programs
 GREY, COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "PA")
-BITS = 258  # a TIFF's tag, bits per value
+BITS = 258  # the TIFF tag BitsPerSample
 
-# Ideographs, kana and scripts of Southeast Asia (as in Unicode's line breaking, UAX #14), which put
-# no blanks between words, and the marks of such texts.
+# Ideographs, kana and scripts of Southeast Asia (as in Unicode's line breaking, UAX #14), which are
+# written without spaces between words, and their punctuation.
 _ALONE = (
     "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\u2e80-\u2fdf\u3001-\u312f"
     "\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua4cf\ua980-\ua9ff\uaa60-\uaadf"
     "\uf900-\ufaff\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff9f"
     "\U00016fe0-\U0001b2ff\U00020000-\U0003ffff"
 )
-# The customary "basic English" rules: these marks are tokens, those below only separate. So do
-# blanks of no width, and each character of a script without blanks is a token.
+# The "basic English" rules of torchtext: '.,()!? are tokens; semicolons, colons and zero-width
+# spaces only separate tokens. Each character of a script without spaces is a token.
 _TOKEN = re.compile(rf"""['.,()!?]|[{_ALONE}]|[^\s'.,()!?;:\u200b\ufeff{_ALONE}]+""")
 
 Files = dict[str, list[Path]]
-# How the files of a split are called in a folder: by the hub, by hand, and by what writes in parts.
+# Names of the files of a split: of the hub, written by hand, and of programs that write in parts.
 LAYOUTS = ("{}-*.parquet", "{}.parquet", "{}/*.parquet")
 
 
 def files_of(folder: Path, record: Record) -> Files:
-    """The files of each split in order, {} unless all have some that are called as one layout says.
+    """Return the sorted files of each split, {} unless all splits have files of the same layout.
 
-    Files whose names begin with a dot or _ are notes of other programs about the data.
+    Files whose names begin with a dot or an underscore are metadata of other programs.
     """
     for layout in LAYOUTS:
         found = {split: sorted(folder.glob(layout.format(split))) for split in record.splits}
@@ -66,7 +67,7 @@ def files_of(folder: Path, record: Record) -> Files:
 
 
 def class_names(path: Path, label: str) -> tuple[str, ...]:
-    """The names of classes that a file written by the datasets library has, () without any."""
+    """Return the class names in the metadata of Hugging Face's datasets library, () if absent."""
     with reading(path), suppress(KeyError, TypeError, ValueError):
         told = json.loads((pq.read_schema(path).metadata or {})[b"huggingface"])
         return tuple(map(str, told["info"]["features"][label]["names"]))
@@ -74,7 +75,7 @@ def class_names(path: Path, label: str) -> tuple[str, ...]:
 
 
 def require_official(name: str, record: Record, files: Files, where: object) -> None:
-    """DatasetError unless files have the sizes of the official set, as their footers say."""
+    """Raise DatasetError unless the numbers of rows are those of the official dataset."""
     counts = [_count(paths) for paths in files.values()]
     found, official = (counts[0], sum(counts[1:])), record.sizes
     if found != official:
@@ -84,22 +85,28 @@ def require_official(name: str, record: Record, files: Files, where: object) -> 
 
 
 def decoded(files: Files, record: Record, title: str) -> Made:
-    """The splits that files hold, and the vocabulary of texts; the errors of `raw`."""
+    """Return the splits in files with texts as token ids, and the vocabulary; errors as `raw`."""
     splits = raw(files, record, title)
     return tokenised(splits, record.shape[0]) if len(record.shape) == 1 else (splits, ())
 
 
 def raw(files: Files, record: Record, title: str) -> dict[str, Split]:
-    """The splits that files hold, texts as they are.
+    """Return the splits in files, with texts as strings.
 
-    DatasetError names file and row of whatever cannot be read.
+    Args:
+        files: the files of each split.
+        record: the layout of the dataset.
+        title: name of the dataset, for the progress bar.
+
+    Raises:
+        DatasetError: if a file cannot be read; it names the file and the row.
     """
     splits: dict[str, Split] = {}
     record = record if record.shape else replace(record, shape=_common(files, record))
     for split, paths in zip(SPLITS, files.values(), strict=False):
         with progress.bar(_count(paths), f"decoding {title} {split}") as bar:
             parts = [_read(path, record, bar) for path in paths]
-        # Of the other columns those that all files have.
+        # Further columns are kept if all files have them.
         shared = set.intersection(*(set(part.columns) for part in parts))
         columns = {n: np.concatenate([part.columns[n] for part in parts]) for n in shared}
         x, y = (np.concatenate([vars(p)[n] for p in parts]) for n in ("features", "labels"))
@@ -108,7 +115,7 @@ def raw(files: Files, record: Record, title: str) -> dict[str, Split]:
 
 
 def tokenised(splits: dict[str, Split], length: int) -> Made:
-    """Splits of texts as ids, and their vocabulary, which knows nothing of test texts."""
+    """Return splits with texts as token ids, and the vocabulary of the training texts."""
     vocabulary = learn(splits["train"].features, length)
     ids = {n: encode(part.features, length, vocabulary) for n, part in splits.items()}
     for name in ids.keys() - {"train"}:
@@ -117,15 +124,23 @@ def tokenised(splits: dict[str, Split], length: int) -> Made:
 
 
 def warn_of_unknown(ids: NDArray[np.int32], what: str) -> None:
-    """Warn where a vocabulary lacks most tokens of texts, so that nothing can be learnt of them."""
+    """Warn if most tokens of texts are not in the vocabulary.
+
+    Args:
+        ids: token ids [N, T].
+        what: which texts these are, for the message.
+    """
     share = (ids == UNKNOWN).sum() / max(int((ids != PADDING).sum()), 1)
     if share > 0.5:
-        why = "another language, or no blanks between words: put blanks between the tokens"
+        why = "another language, or no spaces between words: put spaces between the tokens"
         warnings.warn(f"{share:.0%} of the tokens of {what} are unknown: {why}", stacklevel=2)
 
 
 def _common(files: Files, record: Record) -> tuple[int, ...]:
-    """The shape of a set's pictures, of which all are grey or none; () for other examples."""
+    """Return the shape of the images of a dataset, () if its examples are not images.
+
+    Images have three channels unless all are grey.
+    """
     shape: tuple[int, ...] = ()
     for path in (path for part in files.values() for path in part):
         with reading(path):
@@ -163,13 +178,13 @@ def _opened(picture: bytes) -> Iterator[Image.Image]:
 
 
 def _pixels(picture: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """One decoded picture, uint8 [H, W, C], of the shape."""
+    """Return a decoded image, uint8 [H, W, C]; raise ValueError if it has another shape."""
     with _opened(picture) as opened:
         if opened.size != (shape[1], shape[0]):
             raise ValueError(f"picture of {opened.size[::-1]} pixels, not {shape[:2]}")
         clear = opened.has_transparency_data
         if clear and min(opened.convert("RGBA").getchannel("A").tobytes()) < 255:
-            raise ValueError("picture that one can see through: put it on a background")
+            raise ValueError("picture with transparency: put it on a background")
         if opened.mode in ("1", "L"):
             seen = np.atleast_3d(np.asarray(opened.convert("L")))
             return seen if shape[2] == 1 else np.repeat(seen, 3, 2)
@@ -188,7 +203,7 @@ def _count(paths: list[Path]) -> int:
 
 
 def _read(path: Path, record: Record, bar: Any) -> Split:
-    """All that is wanted of a file; DatasetError unless it has labels, and a value everywhere."""
+    """Return the examples of a file; raise DatasetError for missing or invalid values."""
     with reading(path):
         table = pq.ParquetFile(path).read()
         needed = (*record.features, record.label)
@@ -208,7 +223,7 @@ def _read(path: Path, record: Record, bar: Any) -> Split:
 
 
 def _features(path: Path, record: Record, table: pa.Table, bar: Any) -> NDArray[Any]:
-    """Texts as they are, pictures decoded, uint8 [N, H, W, C], and numbers [N, ...]."""
+    """Return texts as strings [N], images decoded, uint8 [N, H, W, C], or numbers [N, ...]."""
     name, shape = record.features[0], record.shape
     cells = table.column(name)
     _complete(name, cells)
@@ -244,7 +259,7 @@ def _complete(name: str, column: pa.ChunkedArray) -> None:
 
 
 def _plain(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
-    """A column as an array of numbers, truth values or text."""
+    """Return a column as an array of numbers, booleans or texts."""
     _complete(name, column)
     if pa.types.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)
@@ -257,30 +272,30 @@ def _plain(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of a text: lower-case words and the punctuation marks between them.
+    """Return the tokens of a text: lower-case words and punctuation marks.
 
-    Quotation marks vanish; semicolons and colons separate words. Where a script puts no blanks
-    between words, as Chinese, Japanese and Thai do, every character is a token. Letters with marks
-    are composed first (NFC). Tokens joined by spaces give the same tokens again, so text that was
-    tokenised before is left alone.
+    Quotation marks are removed; semicolons and colons separate words. In scripts without spaces
+    between words, such as Chinese, Japanese and Thai, every character is a token. Letters are first
+    normalised (NFC). Tokens joined by spaces give the same tokens again, so tokenised texts are not
+    changed.
     """
     return _TOKEN.findall(unicodedata.normalize("NFC", text.lower()).replace('"', ""))
 
 
 def learn(texts: Iterable[str], length: int) -> tuple[str, ...]:
-    """The vocabulary of training texts, each cut to `length` tokens.
+    """Return the vocabulary of training texts, each cut to `length` tokens.
 
-    Tokens are numbered by descending frequency, ties alphabetically, after the padding and the
-    unknown token.
+    It begins with the padding and the unknown token, followed by all tokens by descending
+    frequency, and alphabetically for equal ones.
     """
     counts = Counter(token for text in texts for token in tokens(text)[:length])
     return (*SPECIAL, *sorted(counts, key=lambda token: (-counts[token], token)))
 
 
 def encode(texts: Collection[str], length: int, vocabulary: tuple[str, ...]) -> NDArray[np.int32]:
-    """Ids [texts, length] of texts in a vocabulary; tokens that it lacks are unknown.
+    """Return the token ids [texts, length] of texts, which are cut or padded at the end.
 
-    Texts are cut and padded at the end.
+    Tokens that are not in the vocabulary become the unknown token.
     """
     known = {token: i for i, token in enumerate(vocabulary) if i >= len(SPECIAL)}
     ids = np.zeros((len(texts), length), np.int32)

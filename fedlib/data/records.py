@@ -1,4 +1,4 @@
-"""What a dataset is, and the small records of the ones that are known."""
+"""``Dataset`` and ``Split``, and the records of the official datasets."""
 
 import json
 from collections.abc import Iterator
@@ -12,28 +12,29 @@ from numpy.typing import NDArray
 
 
 class DatasetError(RuntimeError):
-    """A dataset cannot be had; the message says what was looked for, where, and what to do."""
+    """A dataset cannot be loaded; the message says what was searched for, where, and what to do."""
 
 
 @contextmanager
 def reading(path: Path, where: str = "") -> Iterator[None]:
-    """Turn whatever a damaged or foreign file provokes into a DatasetError that names it."""
+    """Convert any exception while ``path`` is read into a DatasetError that names the file."""
     try:
         yield
     except DatasetError:
         raise
-    except Exception as error:  # decoders of pictures and of Parquet raise many kinds
+    except Exception as error:  # decoders of images and of Parquet raise errors of many types
         raise DatasetError(f"{path}{where} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The examples of one split, in the order of their source, read-only.
+    """The examples of one split, in the order of their source. The arrays are read-only.
 
-    features: pictures uint8 [N, H, W, C], texts as token ids int32 [N, T], or numbers float32 or
-    float64 [N, ...]; memory-mapped where they come from a file.
-    labels: int64 [N], 0..classes-1.
-    columns: whatever else is known per example, [N] each, by name (writer_id, ...).
+    Args:
+        features: images uint8 [N, H, W, C], token ids int32 [N, T], or numbers float32 or float64
+            [N, ...]; memory-mapped if they come from a file.
+        labels: integers int64 [N] in 0..classes-1.
+        columns: further columns [N] by name, such as writer_id. Default: {}.
     """
 
     features: NDArray[Any]
@@ -54,19 +55,25 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A train and a test split, and what it takes to normalise and to name them.
+    """A training and a test split with their metadata.
 
-    test: empty where a dataset has no official test split (femnist).
-    mean, std: per channel, of pixels scaled to [0, 1]; the customary constants, () for text.
-    fit: what brings numbers to one scale, or ranks tokens, is no constant but `fitted` to training
-    examples, when a task is built; then mean and std are ().
-    source: where the examples came from, without any machine's folders. fingerprint: SHA-256, in
-    hex, of features, labels and vocabulary; of data of one's own also of their other columns, of
-    mean and of std.
-    vocabulary: what each token id stands for, by descending frequency in the training texts after
-    the padding (0) and the unknown token (1), so that V ids are kept by making ids >= V unknown;
-    () for pictures.
-    feature_names: of the columns of a table that was added, which others must have, too.
+    Args:
+        name: name of the dataset.
+        train: the training split.
+        test: the test split; empty if there is no official one (femnist).
+        class_names: class names by label.
+        mean: mean per channel, of pixels scaled to [0, 1]; () for texts, and with ``fit``.
+        std: standard deviation per channel, likewise.
+        source: where the examples came from, without paths of this machine.
+        fingerprint: SHA-256, in hexadecimal, of features, labels and vocabulary; of user-defined
+            data also of further columns, mean and std.
+        vocabulary: the token of every token id: the padding (0), the unknown token (1) and the
+            others by descending frequency in the training texts, so that a smaller vocabulary of V
+            tokens is obtained by making ids >= V unknown. Default: (), no texts.
+        fit: whether normalisation, or the ranks of tokens, are `fitted` to the training examples
+            when a task is built, instead of constants. Default: False.
+        feature_names: column names of a table that was added; new examples must have the same.
+            Default: ().
     """
 
     name: str
@@ -88,7 +95,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of an example: height, width, channels; tokens of a text; that of numbers."""
+        """The shape of an example: (height, width, channels), (tokens,), or that of numbers."""
         return self.train.features.shape[1:]
 
     def __repr__(self) -> str:
@@ -99,15 +106,21 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Record:
-    """What must be known of a dataset to read it: file layout, shape, classes, constants.
+    """The layout of a dataset in Parquet files.
 
-    shape: () for whatever the first example has. class_names: () for any number of classes.
-    sizes: how many training and test examples the official set has.
-    features, label: the Parquet columns that hold them; columns: the others to keep, None for all.
-    splits: what the Parquet files call the training and the test split; a set without an official
-    test split has one.
-    hub: owner, repository and folder of its Parquet files on the Hugging Face hub; revision: the
-    commit there that is meant, whatever the repository holds today.
+    Args:
+        shape: shape of an example; () for that of the first one.
+        class_names: class names by label; () for any number of classes.
+        mean: mean per channel, of pixels scaled to [0, 1].
+        std: standard deviation per channel, likewise.
+        sizes: numbers of training and test examples of the official set.
+        hub: owner, repository and folder of the files on the Hugging Face hub.
+        revision: the commit on the hub. Default: "main".
+        features: names of the columns with the features. Default: ("image",).
+        label: name of the column with the labels. Default: "label".
+        columns: names of further columns to keep; None for all. Default: None.
+        splits: names of the training and the test split in the files; only one if there is no
+            official test split. Default: ("train", "test").
     """
 
     shape: tuple[int, ...]
@@ -123,14 +136,14 @@ class Record:
     splits: tuple[str, ...] = ("train", "test")
 
     def about(self, source: str) -> dict[str, Any]:
-        """What is kept with the examples of a set, if these come from a source."""
+        """Return the metadata that are cached with the examples of a dataset."""
         look = {"class_names": self.class_names, "mean": self.mean, "std": self.std}
         return {"source": source, **look, "fit": False}
 
 
 _FILE = Path(__file__).with_name("records.json")
-_told: dict[str, dict[str, Any]] = json.loads(_FILE.read_text("utf-8"))
-for _fields in _told.values():
+_records: dict[str, dict[str, Any]] = json.loads(_FILE.read_text("utf-8"))
+for _fields in _records.values():
     _fields |= {k: tuple(v) for k, v in _fields.items() if isinstance(v, list)}
-# The pictures of femnist are dark on white, unlike MNIST's.
-RECORDS = {name: Record(**fields) for name, fields in _told.items()}
+# The images of femnist are dark on white, unlike those of MNIST.
+RECORDS = {name: Record(**fields) for name, fields in _records.items()}

@@ -1,4 +1,4 @@
-"""Tables of pandas, Arrow and others as arrays: whatever is no number is named, and where it is."""
+"""Convert tables of pandas, Arrow and others to arrays, with errors that name row and column."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -17,7 +17,7 @@ ADVICE = (
 
 
 def named(features: Any) -> list[str]:
-    """The names of the columns of features that are a table; none of an array."""
+    """Return the column names of a table; [] for an array."""
     if isinstance(features, np.ndarray):
         return [*(features.dtype.names or ())]
     of_arrow = isinstance(features, pa.Table | pa.RecordBatch)
@@ -26,7 +26,13 @@ def named(features: Any) -> list[str]:
 
 
 def require_columns(features: Any, names: Sequence[str], what: str) -> None:
-    """ValueError for a table with other columns, or in another order, than data had."""
+    """Raise ValueError if a table has other columns than ``names``, or another order.
+
+    Args:
+        features: a table; other objects are accepted.
+        names: column names of the training data; () accepts all.
+        what: what the features are, for the message.
+    """
     given = named(features)
     if given and names and given != [*names]:
         pairs = zip_longest(given, names)
@@ -36,10 +42,13 @@ def require_columns(features: Any, names: Sequence[str], what: str) -> None:
 
 
 def require_same_rows(*parts: tuple[Any, Any]) -> None:
-    """ValueError where parts, names and what they name, are of pandas and have other indices.
+    """Raise ValueError if pandas objects of the same length have different indices.
 
-    Rows are joined by place: a table that was shuffled or sorted alone would get the labels of
-    other rows. Parts of different lengths are refused elsewhere.
+    Rows are matched by position, so a table that was shuffled or sorted alone would get the labels
+    of other rows.
+
+    Args:
+        parts: names and objects; those that are not of pandas are ignored.
     """
     indices = [(name, given.index) for name, given in parts if hasattr(given, "iloc")]
     for name, index in indices[1:]:
@@ -52,10 +61,10 @@ def require_same_rows(*parts: tuple[Any, Any]) -> None:
 
 
 def array_of(features: Any) -> NDArray[Any]:
-    """Features as one array, a table and other objects as numbers ``[N, columns]``.
+    """Return features as one array, a table as numbers ``[N, columns]``.
 
     Raises:
-        ValueError: for what is no number, with its column, row and value.
+        ValueError: for a value that is not a number; it names column, row and value.
     """
     if isinstance(features, Mapping):
         raise ValueError("features must be an array or a table, no dict: pandas.DataFrame(it)")
@@ -80,7 +89,7 @@ def _array(features: Any) -> NDArray[Any]:
 
 
 def _columns(table: Any, names: Sequence[str]) -> Sequence[Any]:
-    """The columns of a table in their order, also where two have one name."""
+    """Return the columns of a table in order; several may have the same name."""
     if hasattr(table, "iloc"):
         return [table.iloc[:, i] for i in range(len(names))]
     if isinstance(table, np.ndarray):
@@ -94,7 +103,7 @@ def _columns(table: Any, names: Sequence[str]) -> Sequence[Any]:
 
 
 def _numbers(name: Any, column: Any) -> NDArray[Any]:
-    """A column of a table as numbers, NaN where there is none."""
+    """Return a column of a table as numbers, with NaN for missing values."""
     if str(getattr(column, "dtype", "")) == "category":
         raise ValueError(f"column {name!r} of the features is of categories, no numbers: {ADVICE}")
     values = np.asarray(column)
@@ -111,18 +120,21 @@ def _numbers(name: Any, column: Any) -> NDArray[Any]:
 
 
 def is_number(item: Any) -> bool:
-    """Whether an item is a number or a truth value."""
+    """Return whether an item is a number or a boolean."""
     return isinstance(item, Real | Decimal | np.bool_) and not isinstance(item, np.timedelta64)
 
 
 def missing(item: Any) -> bool:
-    """Whether there is no value: None, NaN, NaT or pandas' NA."""
+    """Return whether a value is missing: None, NaN, NaT or pandas' NA."""
     none = item is None or type(item).__name__ == "NAType"
     return none or (not hasattr(item, "__len__") and bool(item != item))
 
 
 def _reads(text: Any) -> bool:
-    """Whether a text is a number's, which its column may have become by another one in it."""
+    """Return whether a text can be read as a number.
+
+    A column of numbers becomes one of texts if a single value is no number; that one is reported.
+    """
     try:
         return isinstance(text, str) and float(text) is not None
     except ValueError:
@@ -130,7 +142,7 @@ def _reads(text: Any) -> bool:
 
 
 def require_finite(x: NDArray[Any], names: Sequence[str]) -> None:
-    """ValueError for numbers ``[N, ...]`` that are missing, infinite or too large for float32."""
+    """Raise ValueError for numbers ``[N, ...]`` that are missing, infinite or exceed float32."""
     with np.errstate(over="ignore"):
         bad = ~np.isfinite(x.astype(np.float32, copy=False))
     if x.ndim != 2:

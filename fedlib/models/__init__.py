@@ -1,4 +1,4 @@
-"""Models, written for one batch of examples."""
+"""Network architectures, and classifiers as pure functions of their parameters."""
 
 from fedlib.models.architectures import (
     MLP,

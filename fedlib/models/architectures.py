@@ -1,7 +1,7 @@
-"""Model families, as values: what a task names and a ``FunctionalModel`` builds. No federated word
-in here.
+"""Network architectures, as values from which a ``FunctionalModel`` builds networks.
 
-And an auto-encoder, whose density says how well a client knows an example.
+This module also has a variational auto-encoder, whose density measures how familiar an example is
+to a client.
 """
 
 import itertools
@@ -19,15 +19,16 @@ from torch.nn import functional
 from fedlib.values import ALLOWED, READING, NonNegativeInt, PositiveInt, value
 
 Params = dict[str, Tensor]
-# Several dense nets of at most so many parameters fit into a CPU core's own cache together.
+# Several dense networks of at most this many parameters fit into the cache of a CPU core together.
 SMALL = 2**18
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A kind of network, as a value that prints as code; the base of them all.
+    """Base class of network architectures, which are values that print as code.
 
-    A family of one's own is a subclass made a value with ``@value`` that has a ``base``.
+    A subclass decorated with ``@value`` that defines ``base`` is a new architecture. The output
+    layer, a linear one, is added by ``FunctionalModel``.
 
     >>> from dataclasses import replace
     >>> from torch import nn
@@ -41,36 +42,49 @@ class Architecture:
     """
 
     reads_tokens: ClassVar[bool | None] = None
-    """Whether it reads token ids, and no numbers; None: if it has an ``nn.Embedding``."""
+    """Whether inputs are token ids instead of numbers. Default: None, if it has an embedding."""
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-        """Return the feature extractor for examples of ``shape`` and its output's width D.
+        """Return the feature extractor and the number D of its features.
 
-        Images, and other numbers of three axes, are ``(height, width, channels)`` and arrive as
-        ``[B, channels, height, width]``, texts are ``(tokens,)`` and arrive as int64
-        ``[B, tokens]``. Numbers of another number of axes arrive as they were given, channels last:
-        a series ``(time, channels)``, which ``nn.Conv1d`` takes as ``x.movedim(-1, 1)``, or a
-        volume ``(depth, height, width, channels)``.
+        Args:
+            shape: shape of an example. Images, and other numbers with three axes, are
+                ``(height, width, channels)``, and the module is called with batches
+                ``[B, channels, height, width]``. Texts are ``(tokens,)``; batches are int64
+                ``[B, tokens]``. Numbers with another number of axes are not transposed, so channels
+                are last: a series ``(time, channels)``, which ``nn.Conv1d`` needs as
+                ``x.movedim(-1, 1)``, or a volume ``(depth, height, width, channels)``.
+
+        Returns:
+            a module that maps a batch to features ``[B, D]``, and D.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say what its base is")
+        raise NotImplementedError(f"{type(self).__name__} must define base")
 
 
 @value
 class LeNet(Architecture):
-    """Convolutions with max-pooling, then fully connected layers (LeCun et al., 1998).
+    """Convolutions with max-pooling, followed by fully connected layers.
 
-    ``channels`` and ``hidden`` are the widths of the convolutional and of the hidden layers. The
-    defaults are the classic LeNet-5 (62,006 parameters on 32x32 colour images and 10 classes);
-    ``fedmix_lenet5`` is the variant whose widths explain the FedMix paper. ``response_norm`` is the
-    window of the local response normalisation after the first pooling and before every later one,
-    as in IFCA's network for Rotated CIFAR-10; 0 is none. In training ``dropout`` is the share of
-    the units of every hidden layer that is dropped, or with ``dropout_in`` "first" of the first one
-    alone (001's released code); ``channel_dropout`` is that of the channels after the last
-    convolution (003, Table 1 and its gate). ``output`` "softmax" is a mistake of 001's
-    released code: what is trained, mixed and judged as log p is p itself, so that the loss is
-    -p(y). ``FedAvg``, ``Local``, ``Mixture`` and ``IFCA``'s models read it, others do not.
+    The defaults are the classic LeNet-5: 62,006 parameters on 32x32 colour images with 10 classes.
+    ``fedmix_lenet5`` is the variant of the FedMix paper.
 
-    ``kernel`` is the side of all convolutions.
+    Args:
+        channels: numbers of channels of the convolutions. Default: (6, 16).
+        hidden: widths of the hidden layers. Default: (120, 84).
+        kernel: kernel size of all convolutions. Default: 5.
+        response_norm: window of the local response normalisation, after the first pooling and
+            before every later one, as in IFCA's network for Rotated CIFAR-10; 0 for none.
+            Default: 0.
+        dropout: dropout probability of the units of hidden layers. Default: 0.
+        channel_dropout: dropout probability of the channels after the last convolution (003, Table
+            1 and its gate). Default: 0.
+        output: "softmax" reproduces a mistake of 001's released code, which uses p in place of
+            log p, so that the loss is -p(y). Only ``FedAvg``, ``Local``, ``Mixture`` and ``IFCA``
+            read this. Default: "log-softmax".
+        dropout_in: whether ``dropout`` is applied to "every" hidden layer or only to the "first"
+            (001's released code). Default: "every".
+
+    Reference: LeCun et al., Gradient-based learning applied to document recognition, 1998.
 
     >>> module, width = LeNet().base((32, 32, 3))
     >>> width, sum(p.numel() for p in module.parameters()) + 10 * (width + 1)
@@ -97,14 +111,14 @@ class LeNet(Architecture):
             layers.append(nn.Conv2d(depth, out, self.kernel))
             if self.response_norm and i:
                 layers += [nn.ReLU(), nn.LocalResponseNorm(self.response_norm), MaxPool2d(2)]
-            else:  # the same as pooling what ReLU lets through, of a quarter of the numbers
+            else:  # the same numbers as ReLU before pooling, with a quarter of the operations
                 layers += [MaxPool2d(2), nn.ReLU()]
                 layers += [nn.LocalResponseNorm(self.response_norm)] if self.response_norm else []
             depth = out
         if self.channel_dropout:
             layers.append(nn.Dropout2d(self.channel_dropout))
         hidden = dense(height * width * depth, self.hidden, self.dropout)
-        if self.dropout_in == "first":  # each hidden layer is Linear, ReLU and Dropout
+        if self.dropout_in == "first":  # each hidden layer is Linear, ReLU, Dropout
             hidden = [m for i, m in enumerate(hidden) if i < 3 or not isinstance(m, nn.Dropout)]
         return nn.Sequential(*layers, nn.Flatten(), *hidden), self.hidden[-1]
 
@@ -113,17 +127,21 @@ def fedmix_lenet5(width: int = 32) -> LeNet:
     """Return the LeNet-5 of the FedMix paper (000, sec. 4.1): two 5x5 convolutions and FC 512.
 
     The paper gives only the widths of its wide FedAvg variants, 61 channels for two experts and
-    113 for four; ``width=32`` is the simplest LeNet whose nearest integers these are: 443,306,
-    884,164 (x 1.994) and 1,779,968 (x 4.015) parameters.
+    113 for four. ``width=32`` is the simplest LeNet for which these are the nearest integers:
+    443,306, 884,164 (x 1.994) and 1,779,968 (x 4.015) parameters.
+
+    Args:
+        width: number of channels of both convolutions. Default: 32.
     """
     return LeNet(channels=(width, width), hidden=(512,))
 
 
 @value
 class MLP(Architecture):
-    """A multi-layer perceptron on flattened images; (200, 200) is the one of FedMix, App. F.
+    """A multi-layer perceptron with ReLU on flattened examples.
 
-    ``hidden`` are the widths of the hidden layers.
+    Args:
+        hidden: widths of the hidden layers. Default: (200, 200), as in FedMix, App. F.
 
     >>> sum(p.numel() for p in MLP((200, 200)).base((28, 28, 1))[0].parameters())
     197200
@@ -145,7 +163,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }  # fmt: skip
 
 
-# PyTorch's own initialisation of a layer is uniform.
+# "uniform" is the default initialisation of PyTorch.
 INITS: dict[str, Callable[[Tensor], Tensor]] = {
     "uniform": lambda w: w,
     "normal": lambda w: nn.init.normal_(w, std=w.shape[1] ** -0.5),
@@ -158,10 +176,15 @@ INITS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @value
 class GateNet(Architecture):
-    """Dense layers of ``hidden`` units with an ``activation``, below an output per expert.
+    """The hidden layers of a dense gate network.
 
-    Weights begin as ``init`` says. 004 has four layers, LeakyReLU and orthogonal weights; its
-    released code also has dropout and a ReLU after the first layer.
+    The defaults are those of 004 (four layers with the output, LeakyReLU and orthogonal weights);
+    its released code also has dropout and a ReLU after the first layer.
+
+    Args:
+        hidden: widths of the hidden layers. Default: (128, 256, 128).
+        activation: activation function, one of ``ACTIVATIONS``. Default: "leaky_relu".
+        init: initialisation of weights, one of ``INITS``. Default: "orthogonal".
     """
 
     hidden: tuple[int, ...] = (128, 256, 128)
@@ -174,26 +197,30 @@ class GateNet(Architecture):
         layers = dense(math.prod(shape), self.hidden, activation=kind)
         return nn.Sequential(nn.Flatten(), *layers), (math.prod(shape), *self.hidden)[-1]
 
-    def init_weights(self, leaves: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
-        """Return fresh leaves with weights as ``init`` says, drawn from ``seed``."""
+    def init_weights(self, params: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
+        """Return parameters whose weight matrices are reinitialised by ``init`` with ``seed``."""
         with seeded(seed), torch.no_grad():
             return {
                 n: INITS[self.init](t.clone()) if n.endswith("weight") and t.ndim == 2 else t
-                for n, t in leaves.items()
+                for n, t in params.items()
             }
 
 
 @value(kind="Module")
 class FromFunction(Architecture):
-    """Any ``torch.nn.Module``: what a function, "package:function", returns for some arguments.
+    """Any ``torch.nn.Module``, as returned by a function; it must compute features ``[B, D]``.
 
-    It maps examples to features ``[B, D]``. ``head`` names the output layer of a whole classifier,
-    which is taken out; the output layer here has the task's labels. Parameters that do not require
-    gradients stand still, and so do those whose names begin with one of ``frozen`` ("" is all):
-    they are no leaves, and belong to the function as its code does. The function is called when a
-    task is built, never when a value is read; ValueError there for what cannot be called so. A spec
-    that comes as text may name only functions of modules that are allowed (``values.ALLOWED``:
-    torchvision.models, what ``--import`` names, and what one's own Python has named): ValueError.
+    The function is called when a task is built, which raises ValueError if that fails. A spec read
+    from text may only name functions of allowed modules (``values.ALLOWED``: torchvision.models,
+    modules given by ``--import``, and those that Python code of this process has named).
+
+    Args:
+        function: "package:function", a function or class that returns the module.
+        arguments: pairs of name and value of its keyword arguments. Default: ().
+        head: name of the output layer of a complete classifier, which is replaced by a new one with
+            the task's classes. Default: "", the module has no output layer.
+        frozen: prefixes of names of parameters that are not trained ("" for all). Like those that
+            do not require gradients, they are constants of the network. Default: ().
 
     >>> FromFunction("torchvision.models:resnet18", (("num_classes", 10),), head="fc").head
     'fc'
@@ -210,7 +237,7 @@ class FromFunction(Architecture):
             ALLOWED.update((package, self.function))
         elif self.function not in ALLOWED:
             home = package
-            if package in ALLOWED:  # and so may be imported; what it has from elsewhere may not
+            if package in ALLOWED:  # it may be imported, but not what it imports from elsewhere
                 with suppress(Exception):
                     home = getattr(import_module(package), name).__module__
             known = any(f"{home}.".startswith(f"{allowed}.") for allowed in ALLOWED)
@@ -226,7 +253,7 @@ class FromFunction(Architecture):
                 h = module.eval()(some(shape, 2, reads_tokens(self, module)))
             if h.ndim != 2 or len(h) != 2:
                 raise ValueError(f"makes {list(h.shape)} of two examples, not features [2, D]")
-        except Exception as error:  # whatever somebody's function raises
+        except Exception as error:  # a user-defined function may raise anything
             where = f"for examples {list(shape)}, which arrive as {arriving(shape)}"
             raise ValueError(f"{self}, {where}: {error}") from error
         return module.train(), h.shape[1]
@@ -235,28 +262,33 @@ class FromFunction(Architecture):
         package, _, name = self.function.partition(":")
         module: nn.Module = getattr(import_module(package), name)(**dict(self.arguments))
         if self.head:
-            module.get_submodule(self.head)  # an error if there is none
+            module.get_submodule(self.head)  # raises if there is none
             owner, _, name = self.head.rpartition(".")
             setattr(module.get_submodule(owner), name, nn.Identity())
         fixed = [p for n, p in module.named_parameters() if n.startswith(self.frozen)]
         if self.frozen and not fixed:
-            raise ValueError("freezes nothing: there is no such parameter")
+            raise ValueError("freezes nothing: no parameter begins so")
         for parameter in fixed:
             parameter.requires_grad_(False)
         return module
 
 
 def reads_tokens(family: Any, module: nn.Module) -> bool:
-    """Return whether a family's module takes token ids: as it says, or if it embeds something."""
+    """Return whether a module reads token ids: ``family.reads_tokens``, or if it has embeddings."""
     embeds = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in module.modules())
     told = getattr(family, "reads_tokens", None)
     return embeds if told is None else told
 
 
 def some(shape: tuple[int, ...], count: int, tokens: bool, padding: int = 0) -> Tensor:
-    """Return some examples as a module takes them: token ids, else images or numbers.
+    """Return artificial examples for a dry run, in the layout in which modules receive them.
 
-    Of texts one word is all that there is, and every one is shorter than the one before.
+    Args:
+        shape: shape of an example.
+        count: number of examples.
+        tokens: whether examples are token ids. Texts repeat one word, and each is shorter than the
+            one before; otherwise values are uniform.
+        padding: token id of the padding. Default: 0.
     """
     if tokens:
         beyond = torch.arange(shape[-1]) >= (shape[-1] - torch.arange(count)[:, None]).clamp(min=1)
@@ -267,19 +299,25 @@ def some(shape: tuple[int, ...], count: int, tokens: bool, padding: int = 0) -> 
 
 
 def arriving(shape: tuple[int, ...]) -> str:
-    """Return the axes of a batch of examples as a module takes them, as text."""
+    """Return the shape of a batch as modules receive it, as text."""
     axes = [*shape[-1:], *shape[:-1]] if len(shape) == 3 else shape
     return f"[{', '.join(map(str, ('B', *axes)))}]"
 
 
 @value
 class ResNet(Architecture):
-    """The residual network for small images (He et al., 2016, sec. 4.2) with GroupNorm.
+    """The residual network for small images, with GroupNorm instead of BatchNorm.
 
-    ``blocks`` basic blocks of two 3x3 convolutions in each stage, of the widths ``widths``; the
-    first block of every later stage halves the image. The defaults are ResNet-20: 278,324
-    parameters with 100 classes. ``groups`` per normalisation, and a 1x1 convolution where
-    widths change (000, A02).
+    A stage consists of basic blocks with two 3x3 convolutions; the first block of every later stage
+    halves the resolution, with a 1x1 convolution in the shortcut (000, A02). The defaults are
+    ResNet-20: 278,324 parameters with 100 classes.
+
+    Args:
+        blocks: number of blocks per stage. Default: 3.
+        widths: number of channels of each stage. Default: (16, 32, 64).
+        groups: number of groups of GroupNorm. Default: 2.
+
+    Reference: He et al., Deep residual learning for image recognition, CVPR 2016, sec. 4.2.
 
     >>> module, width = ResNet().base((32, 32, 3))
     >>> width, sum(p.numel() for p in module.parameters()) + 100 * (width + 1)
@@ -304,7 +342,7 @@ class ResNet(Architecture):
 
 
 class _Block(nn.Module):
-    """Two convolutions around which the input passes by."""
+    """A basic block: two convolutions with a shortcut connection."""
 
     def __init__(self, depth: int, width: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -314,10 +352,10 @@ class _Block(nn.Module):
         self.project = None if same else nn.Sequential(*_normed(depth, width, 1, 1, groups))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output ``[B, width, H / stride, W / stride]``.
+        """Return the output of the block, ``[B, width, H / stride, W / stride]``.
 
-        The 1x1 convolution is dense on the pixels that its stride would visit: the same numbers,
-        and never the strided one that oneDNN writes out of bounds (``functional.FEW``).
+        The input is subsampled before the 1x1 convolution, in place of a stride: the numbers are
+        the same, and a bug of oneDNN is avoided (``interception.FEW``).
         """
         past = x
         if self.project is not None:
@@ -331,13 +369,13 @@ def _normed(depth: int, width: int, kernel: int, stride: int, groups: int) -> li
 
 
 class MaxPool2d(nn.MaxPool2d):
-    """Max-pooling by two, the same numbers ten times as fast where no gradient is asked for.
+    """Max-pooling by two, which is ten times as fast as torch's without gradients.
 
-    torch's also notes where every maximum was, which takes longest with few channels.
+    torch also computes the index of every maximum, which is slow with few channels.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the largest of every four neighbours, ``[B, C, H / 2, W / 2]``."""
+        """Return the maximum of every 2x2 window, ``[B, C, H / 2, W / 2]``."""
         if torch.is_grad_enabled() or x.shape[-1] % 2 or x.shape[-2] % 2:
             return super().forward(x)
         rows = x.permute(0, 2, 3, 1).unflatten(1, (-1, 2))
@@ -346,7 +384,7 @@ class MaxPool2d(nn.MaxPool2d):
 
 
 class Stackable(nn.Linear):
-    """A linear layer for small nets, several of which are vmapped: its weight comes first."""
+    """A linear layer with the weight as left factor, which is faster for vmapped small networks."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x W^T + b``."""
@@ -360,7 +398,7 @@ def dense(
     layer: type[nn.Linear] = nn.Linear,
     activation: type[nn.Module] = nn.ReLU,
 ) -> list[nn.Module]:
-    """Return hidden layers on ``features`` inputs, each with its activation and its dropout."""
+    """Return hidden layers: for each width of ``hidden`` a linear layer, activation and dropout."""
     layers: list[nn.Module] = []
     for n, out in itertools.pairwise((features, *hidden)):
         layers += [layer(n, out), activation(), *([nn.Dropout(dropout)] if dropout else [])]
@@ -368,32 +406,40 @@ def dense(
 
 
 def shaped(family: Architecture, shape: tuple[int, ...], axes: int, kind: str) -> tuple[int, ...]:
-    """Return the shape of an example; ValueError unless it has so many axes as its kind."""
+    """Return ``shape``; raise ValueError unless it has the number of ``axes`` of its ``kind``."""
     if len(shape) != axes:
         like = {1: "(tokens,)", 3: "(height, width, channels)"}[axes]
-        raise ValueError(f"{family} is for {kind} {like}, and an example here is of shape {shape}")
+        raise ValueError(f"{family} is for {kind} {like}, and examples have shape {shape}")
     return shape
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Have what torch draws be drawn from ``seed``, and its own generator stay as it was."""
+    """Seed torch's generator within the context, and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def params_of(layers: Mapping[str, nn.Module]) -> Params:
-    """Return the parameters of named modules, "name.parameter"."""
+    """Return the parameters of named modules by their full names, "name.parameter"."""
     return {f"{n}.{k}": p.detach() for n, m in layers.items() for k, p in m.named_parameters()}
 
 
 def auto_encoder(inputs: int, hidden: tuple[int, ...], latent: int, seed: int) -> Params:
-    """Return fresh leaves of a dense VAE on values in [0, 1] (Kingma and Welling, 2014).
+    """Return freshly initialised parameters of a dense variational auto-encoder.
 
-    ``hidden`` are the encoder's widths, mirrored by the decoder; ``latent`` is the length of the
-    code. 784 ``inputs``, (512, 256) and 32 have 549,696 + 542,224 parameters (000, App. F). Leaves
-    are ``encoder.<layer>.weight`` ``[out, in]`` and so on, initialised as PyTorch does by default.
+    With 784 inputs, hidden (512, 256) and latent 32, it has 549,696 + 542,224 parameters (000, App.
+    F). Names are ``encoder.<layer>.weight`` ``[out, in]`` and so on. Initialisation is PyTorch's
+    default.
+
+    Args:
+        inputs: number of inputs, which are in [0, 1].
+        hidden: widths of the hidden layers of the encoder, mirrored by the decoder.
+        latent: dimension of the latent code.
+        seed: seed of the initialisation.
+
+    Reference: Kingma and Welling, Auto-encoding variational Bayes, ICLR 2014.
     """
     halves = {"encoder": (inputs, *hidden, 2 * latent), "decoder": (latent, *hidden[::-1], inputs)}
     layers: dict[str, nn.Module] = {}
@@ -404,45 +450,54 @@ def auto_encoder(inputs: int, hidden: tuple[int, ...], latent: int, seed: int) -
     return params_of(layers)
 
 
-def evidence_bound(leaves: Params, pixels: Tensor, noise: Tensor) -> Tensor:
-    """Return an auto-encoder's evidence lower bound of log p(x) in nats, ``[B]``.
+def evidence_bound(params: Params, pixels: Tensor, noise: Tensor) -> Tensor:
+    """Return the evidence lower bound (ELBO) of log p(x) in nats, ``[B]``.
 
-    ``pixels`` ``[B, inputs]`` are read as Bernoulli means; ``noise`` is standard normal,
-    ``[B, latent]``: zeros give the bound at the posterior mean.
+    Args:
+        params: parameters of the auto-encoder.
+        pixels: values in [0, 1], ``[B, inputs]``, taken as means of Bernoulli variables.
+        noise: standard normal ``[B, latent]``; zeros evaluate the decoder at the posterior mean.
     """
-    mean, log_variance = _through(leaves, "encoder", pixels).chunk(2, -1)
+    mean, log_variance = _through(params, "encoder", pixels).chunk(2, -1)
     code = mean + (log_variance / 2).exp() * noise
     divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1)
-    return _log_likelihood(leaves, code, pixels) - divergence
+    return _log_likelihood(params, code, pixels) - divergence
 
 
-def evidence(leaves: Params, pixels: Tensor, noise: Tensor) -> Tensor:
-    """Return the importance-weighted estimate of log p(x), ``[B]`` (Burda et al., 2016).
+def evidence(params: Params, pixels: Tensor, noise: Tensor) -> Tensor:
+    """Return the importance-weighted estimate of log p(x) in nats, ``[B]``.
 
-    ``noise`` is standard normal, ``[samples, latent]``, the same for all examples. With one
-    sample it is an unbiased estimate of the bound, with more it rises towards log p(x).
+    With one sample it is an unbiased estimate of the ELBO; with more samples it increases towards
+    log p(x).
+
+    Args:
+        params: parameters of the auto-encoder.
+        pixels: values in [0, 1], ``[B, inputs]``.
+        noise: standard normal ``[samples, latent]``, used for all examples.
+
+    Reference: Burda et al., Importance weighted autoencoders, ICLR 2016.
     """
-    mean, log_variance = _through(leaves, "encoder", pixels).chunk(2, -1)
+    mean, log_variance = _through(params, "encoder", pixels).chunk(2, -1)
     each = []
     for normal in noise:
         code = mean + (log_variance / 2).exp() * normal
         prior = -0.5 * code.square().sum(-1)
         posterior = -0.5 * (normal.square().sum() + log_variance.sum(-1))
-        each.append(prior - posterior + _log_likelihood(leaves, code, pixels))
+        each.append(prior - posterior + _log_likelihood(params, code, pixels))
     return torch.stack(each).logsumexp(0) - math.log(len(noise))
 
 
-def _log_likelihood(leaves: Params, code: Tensor, pixels: Tensor) -> Tensor:
+def _log_likelihood(params: Params, code: Tensor, pixels: Tensor) -> Tensor:
     """Return log p(x|code), ``[B]``."""
-    logits = _through(leaves, "decoder", code)
+    logits = _through(params, "decoder", code)
     loss = functional.binary_cross_entropy_with_logits(logits, pixels, reduction="none")
     return -loss.sum(-1)
 
 
-def _through(leaves: Params, half: str, x: Tensor) -> Tensor:
-    """Return the output of an auto-encoder's encoder or decoder."""
-    last = max(int(n.split(".")[1]) for n in leaves if n.startswith(half))
+def _through(params: Params, half: str, x: Tensor) -> Tensor:
+    """Return the output of the encoder or the decoder (``half``)."""
+    last = max(int(n.split(".")[1]) for n in params if n.startswith(half))
     for i in range(last + 1):
-        x = functional.linear(x, leaves[f"{half}.{i}.weight"], leaves[f"{half}.{i}.bias"])
+        x = functional.linear(x, params[f"{half}.{i}.weight"], params[f"{half}.{i}.bias"])
         x = x.relu() if i < last else x
     return x

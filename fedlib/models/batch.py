@@ -1,4 +1,4 @@
-"""What one client sees in one step: its examples, and all that belongs to them."""
+"""``Batch``: the mini-batch of one client in one step."""
 
 from __future__ import annotations
 
@@ -13,31 +13,40 @@ Params = dict[str, Tensor]
 
 
 class Statistics:
-    """Records the running statistics that a network in training moves: the leaves of one step.
+    """Records the running statistics that networks update in one training step.
 
-    ``first_stage`` are their values as the last forward pass left them, by the names of ``leaves``;
-    ``used`` says whether a network has run in training at all.
+    Args:
+        params: the running statistics before the step, by name.
+
+    Attributes:
+        after: the running statistics after the last forward pass, by name.
+        used: whether a network has run in train mode.
     """
 
-    def __init__(self, leaves: Params) -> None:
-        self.after, self.used = dict(leaves), False
-        self._names = {id(t): name for name, t in leaves.items()}
+    def __init__(self, params: Params) -> None:
+        self.after, self.used = dict(params), False
+        self._names = {id(t): name for name, t in params.items()}
 
-    def name(self, leaf: Tensor) -> str | None:
-        """Return what a tensor is called among the leaves that move; None for any other."""
-        return self._names.get(id(leaf))
+    def name(self, param: Tensor) -> str | None:
+        """Return the name of a running statistic; None for any other tensor."""
+        return self._names.get(id(param))
 
 
 @dataclass(eq=False)
 class Batch:
-    """The mini-batch of ONE client; between the engine's own functions clients are a first axis.
+    """The mini-batch of one client; inside the engine the client is an additional first axis.
 
-    ``x`` are the examples ``[B, ...]`` (None where what is precomputed takes their place), ``y``
-    their labels ``[B]``, and ``weight`` ``[B]`` is 0 for padding. ``random`` are the uniform
-    numbers that a phase asks for by name, ``[B, numbers]`` each; ``noise`` all numbers of a step,
-    of which a network takes the last to drop units. ``side`` is side information ``[B]`` and
-    ``precomputed`` what the loss's ``precompute`` said of the examples, ``[B, ...]``, by name.
-    ``statistics`` records what the networks of a step of training move.
+    Args:
+        x: examples ``[B, ...]``; None if ``precomputed`` replaces them.
+        y: labels ``[B]``.
+        weight: weight of each example ``[B]``; 0 for padding.
+        noise: all uniform random numbers of a step, of which a network uses the last ones for
+            dropout. Default: None.
+        random: uniform random numbers ``[B, numbers]`` that a phase requests, by name.
+        side: side information ``[B]`` by name.
+        precomputed: the result of the loss's ``precompute`` for these examples, ``[B, ...]`` each,
+            by name.
+        statistics: records the running statistics that networks update in this step. Default: None.
 
     >>> batch = Batch(x=torch.zeros(2, 3), y=torch.tensor([0, 1]), weight=torch.ones(2))
     >>> batch.y is batch["y"], batch.side
@@ -57,13 +66,13 @@ class Batch:
         return getattr(self, name)
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
-        """Return the batch with ``fn`` of every tensor."""
+        """Return the batch with ``fn`` applied to every tensor."""
         own: Any = (t if t is None else fn(t) for t in (self.x, self.y, self.weight, self.noise))
         groups = self.random, self.side, self.precomputed
         return Batch(*own, *({n: fn(t) for n, t in group.items()} for group in groups))
 
 
-# As leaves of a tree, so that vmap takes a batch: one level, as every other costs at every step.
+# A batch is a pytree so that vmap accepts it. It is flat, as every level costs time in every step.
 _OWN, _GROUPS = ("x", "y", "weight", "noise"), ("random", "side", "precomputed")
 
 

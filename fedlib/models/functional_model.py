@@ -1,4 +1,4 @@
-"""A model as pure functions of its parameters: what the algorithms see."""
+"""``FunctionalModel``: a classifier as pure functions of its parameters."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from fedlib.models.interception import FEW, BatchNorm, Interceptor, blamed, draw
 from fedlib.values import short_repr
 
 Slot = tuple[str, dict[str, Any], str]
-# Lets a module be built although a program is being vmapped: a resumed run asks for a net there
-# first, and drawing its (unused) numbers is refused by vmap.
+# A resumed run may first build a network inside a vmapped program, and vmap does not allow to draw
+# the random numbers of its initialisation.
 OutsideVmap = torch._C._DisableFuncTorch
 
 
@@ -46,28 +46,41 @@ class Classifier(nn.Module):
 
 
 class DryRun(NamedTuple):
-    """What a dry run finds: what a network draws in training, and if clients can share a program.
+    """The result of a dry run of a network.
 
-    ``draws`` are pairs of how many numbers an example takes and which axis is the batch.
-    ``unbatchable`` says which module it is that ``vmap`` refuses, and why; "" if none.
+    Args:
+        draws: for each random draw of a training step, the number of values per example and the
+            index of its batch axis.
+        unbatchable: why ``vmap`` cannot train several clients at once, with the module; "" if it
+            can.
     """
 
     draws: tuple[tuple[int, int], ...]
     unbatchable: str
 
 
-# What torch makes of some of these at rest are no calls that vmap knows.
+# Modules of torch with calls that ``Interceptor`` must replace also in eval mode.
 WATCHED = nn.MultiheadAttention | nn.modules.dropout._DropoutNd | nn.GroupNorm | BatchNorm
 
 
 class FunctionalModel:
-    """The functions of a classifier, leaves first: ``net(params, x)``.
+    """A classifier as pure functions of its parameters: ``net(params, x)`` returns logits.
 
-    Leaves are the parameters that require gradients and BatchNorm's running statistics; anything
-    else is a constant of the network. ``width`` is the length D of the features h(x), the input of
-    the output layer. Networks are in eval mode, except where they are given the ``batch`` of a
-    training step: then its ``noise`` drops units, its ``weight`` says what is padding, and its
-    ``statistics`` record what becomes of running statistics that move.
+    Parameters are a dict of tensors by name, ``base.*`` of the feature extractor and ``head.*`` of
+    the linear output layer. It contains the parameters that require gradients and BatchNorm's
+    running statistics; everything else is a constant of the network. Networks are in eval mode
+    unless a method gets the ``batch`` of a training step: then its ``noise`` determines which units
+    are dropped, its ``weight`` which examples are padding, and its ``statistics`` record updated
+    running statistics.
+
+    Args:
+        spec: the architecture, with a method ``base(shape)``; see ``Architecture``.
+        shape: shape of an example.
+        classes: number of classes.
+        device: device of the constants. Default: "cpu".
+
+    Attributes:
+        width: number D of the features h(x), the input of the output layer.
     """
 
     def __init__(
@@ -90,12 +103,12 @@ class FunctionalModel:
         self._flat = [m for m in modules if isinstance(m, nn.RNNBase)]
 
     def module_of(self, seed: int) -> Classifier:
-        """Return a module of its own with fresh parameters drawn from ``seed``."""
+        """Return a new module with parameters initialised from ``seed``."""
         with seeded(seed):
             match self._spec.base(self.shape):
                 case (nn.Module() as base, width) if hasattr(width, "__index__"):
                     if any(isinstance(m, LazyModuleMixin) for m in base.modules()):
-                        with torch.no_grad():  # lazy layers have no weights before
+                        with torch.no_grad():  # lazy layers get their weights in a forward pass
                             base.eval()(some(self.shape, 2, reads_tokens(self._spec, base)))
                         base.train()
                     return Classifier(base, width, self.classes)
@@ -104,23 +117,29 @@ class FunctionalModel:
                     got = f"got {short_repr(made)}"
                     raise ValueError(f"{self._spec}: base must return {wanted}, {got}")
 
-    def filled(self, leaves: Params) -> Classifier | None:
-        """Return a module of its own with copies of some leaves; None if they are not its own."""
+    def filled(self, params: Params) -> Classifier | None:
+        """Return a new module with copies of ``params``; None if names or shapes do not match."""
         module = self.module_of(0).eval().to(self._device)
         for name, owner, key in _slots(module):
-            if name not in leaves or leaves[name].shape != owner[key].shape:
+            if name not in params or params[name].shape != owner[key].shape:
                 return None
-            owner[key].detach().copy_(leaves[name])
+            owner[key].detach().copy_(params[name])
         return module
 
     def init(self, seed: int) -> Params:
-        """Return fresh leaves (PyTorch's default initialisation) drawn from ``seed``."""
+        """Return initial parameters (PyTorch's default initialisation) drawn from ``seed``."""
         return {n: owner[key].detach() for n, owner, key in _slots(self.module_of(seed))}
 
     def like(
         self, family: Any = None, outputs: int | None = None, shape: tuple[int, ...] | None = None
     ) -> FunctionalModel:
-        """Return the net of another family, with other outputs, or for examples of other shape."""
+        """Return a model with another architecture, number of outputs, or shape of examples.
+
+        Args:
+            family: the architecture. Default: None, the same.
+            outputs: number of outputs. Default: None, the same.
+            shape: shape of an example. Default: None, the same.
+        """
         asked = family or self._spec, shape or self.shape, outputs or self.classes
         if asked == (self._spec, self.shape, self.classes):
             return self
@@ -130,11 +149,11 @@ class FunctionalModel:
         return self._others[asked]
 
     def batchable(self, device: torch.device) -> bool:
-        """Return whether several nets run as one vmapped program, and not one by one.
+        """Return whether several networks are better run as one vmapped program than in turn.
 
-        On a CPU convolutions do not, as vmap makes grouped ones of them, nor nets that together
-        would wait for memory at every step. Recurrent ones do: their many small steps cost more.
-        Nowhere those that cannot be vmapped.
+        On a CPU this is not so for convolutions, which vmap turns into slow grouped ones, and for
+        networks that together exceed the cache. Recurrent networks with their many small steps
+        always benefit. Networks that vmap does not support never run so.
         """
         large = self.has_convolutions or self.parameters() > SMALL
         large = large and not self.is_recurrent and device.type == "cpu"
@@ -142,21 +161,26 @@ class FunctionalModel:
 
     @cached_property
     def noise(self) -> int:
-        """How many random numbers per example training asks for, to drop units."""
+        """Number of random numbers per example in a training step, for dropout."""
         return sum(units for units, _ in self.dry_run.draws)
 
     @cached_property
     def dry_run(self) -> DryRun:
-        """What a network draws and whether it is batchable, found out once on a few examples.
+        """The result of a dry run on a few examples, which is done once per architecture.
 
-        ValueError, naming the module, for one that cannot be trained here.
+        Raises:
+            ValueError: if the network cannot be trained here; it names the module.
         """
         return _dry_run_of(self._spec, self.shape, self.classes)
 
     def features(self, params: Params, x: Tensor, batch: Batch | None = None) -> Tensor:
-        """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read.
+        """Return the features h(x), ``[B, D]``.
 
-        With the ``batch`` of a training step as in training.
+        Args:
+            params: parameters; only ``base.*`` are used.
+            x: a batch of examples ``[B, ...]``.
+            batch: the batch of a training step, in which the network runs in train mode. Default:
+                None, eval mode.
         """
         noise = statistics = None
         if batch is not None:
@@ -180,106 +204,114 @@ class FunctionalModel:
             base.eval()
 
     def _dry_run(self) -> DryRun:
-        """Run the base on a few examples in every way in which it will be run.
+        """Run the base on a few examples in all modes in which it will be run.
 
-        A base without leaves stands still and is never in training.
+        A base without parameters is never in train mode.
         """
         base, draw = self.module.base, torch.Generator().manual_seed(0)
         draws: tuple[tuple[int, int], ...] = ()
         ways: list[Callable[..., Tensor]] = [lambda w, x, _: self.features(w, x)]
-        leaves, twin = self.init(0), self.module_of(0).eval()
+        params, twin = self.init(0), self.module_of(0).eval()
         for name, owner, key in _slots(twin):
-            leaves[name] = leaves[name] + 0.01 * torch.rand(leaves[name].shape, generator=draw)
-            owner[key].copy_(leaves[name])
+            params[name] = params[name] + 0.01 * torch.rand(params[name].shape, generator=draw)
+            owner[key].copy_(params[name])
         padding = (getattr(m, "padding_idx", None) for m in base.modules())
         x = some(self.shape, 3, self.reads_tokens, next((i for i in padding if i is not None), 0))
-        held = {**leaves, **dict(base.named_buffers())}
+        held = {**params, **dict(base.named_buffers())}
         kept = {n: (t.clone(), t._version) for n, t in held.items() if "batches_tracked" not in n}
         try:
-            with blamed(base, lambda: self.features(leaves, x)):
-                h = self.features(leaves, x)
+            with blamed(base, lambda: self.features(params, x)):
+                h = self.features(params, x)
         except ValueError as error:
             arrive = f"examples {list(self.shape)} arrive as {arriving(self.shape)}"
             raise ValueError(f"{error}; {arrive}") from error
         if h.dtype != self.module.head.weight.dtype:
             heads = f"the output layer is of {self.module.head.weight.dtype}: return h.float()"
-            raise ValueError(f"{self._spec} makes features of {h.dtype}, and {heads}")
+            raise ValueError(f"{self._spec} returns features of {h.dtype}, and {heads}")
         if h.shape != (3, self.width):
             wanted = f"not features [3, {self.width}]: flatten them, or return their width"
-            raise ValueError(f"{self._spec} makes {list(h.shape)} of three examples, {wanted}")
-        with blamed(base, lambda: self._training_pass(leaves, x)):
-            if not torch.allclose(h[:1], self.features(leaves, x[:1]), 1e-3, 1e-4, True):
-                raise ValueError("what it says of an example depends on who shares its batch")
+            raise ValueError(f"{self._spec} returns {list(h.shape)} for three examples, {wanted}")
+        with blamed(base, lambda: self._training_pass(params, x)):
+            if not torch.allclose(h[:1], self.features(params, x[:1]), 1e-3, 1e-4, True):
+                raise ValueError("its output for an example depends on the others in the batch")
             if not torch.allclose(h, twin.base(x), 1e-3, 1e-4, True):
                 raise ValueError("it computes with other numbers than its parameters")
             if self._base:
-                draws = drawn_by(lambda n: self._training_pass(leaves, x[:n])[1])
+                draws = drawn_by(lambda n: self._training_pass(params, x[:n])[1])
                 ways.append(lambda w, x, real: self._training_pass(w, x, real)[0])
-            now = {**leaves, **dict(base.named_buffers())}
+            now = {**params, **dict(base.named_buffers())}
             other = {n for n, (t, _) in kept.items() if not t.equal(now[n])}
-            if changed := [n for n in leaves if n in other or now[n]._version != kept[n][1]]:
-                way = "leave max_norm out, or project in a phase's `first_stage`"
-                where = "where it is read, also to predict"
+            if changed := [n for n in params if n in other or now[n]._version != kept[n][1]]:
+                way = "leave max_norm out, or project after each step by a phase's `project`"
+                where = "in its forward pass, also to predict"
                 raise ValueError(f"changes {', '.join(changed)} {where}: {way}")
             if changed := sorted(other):
-                raise ValueError(f"all clients' training would change {', '.join(changed)}")
-        return DryRun(draws, self._apart(ways, leaves, x))
+                way = "which all clients share"
+                raise ValueError(f"training changes {', '.join(changed)}, {way}")
+        return DryRun(draws, self._apart(ways, params, x))
 
-    def _apart(self, ways: list[Callable[..., Tensor]], leaves: Params, x: Tensor) -> str:
-        """Return why clients cannot share a program, "" if they can: by features and gradients.
+    def _apart(self, ways: list[Callable[..., Tensor]], params: Params, x: Tensor) -> str:
+        """Return why several clients cannot share a vmapped program, "" if they can.
 
-        The second of two has an example less, so that there is padding in its batch. ValueError
-        where not even one client's gradients are those of its leaves.
+        Features and gradients of two clients are compared with those of each alone. The second
+        client has an example less, so that its batch has padding.
+
+        Raises:
+            ValueError: if the gradients of a single client are not reproducible.
         """
         base, real = self.module.base, torch.ones(2, len(x))
         real[1, -1] = 0
         with blamed(base, lambda: None):
-            alone = [_slopes(ways, leaves, x[:n], real[0, :n]) for n in (len(x), len(x) - 1)]
+            alone = [_slopes(ways, params, x[:n], real[0, :n]) for n in (len(x), len(x) - 1)]
             for name, owner, key in _slots(self.module):
-                owner[key].copy_(leaves[name])
-            if name := _differing(alone[0], _slopes(ways, leaves, x, real[0])):
-                why = "it draws by itself, or computes again in the backward pass (checkpointing)"
-                raise ValueError(f"asked again, the gradient of {name} is another: {why}")
+                owner[key].copy_(params[name])
+            if name := _differing(alone[0], _slopes(ways, params, x, real[0])):
+                why = "it draws by itself, or recomputes in the backward pass (checkpointing)"
+                raise ValueError(f"the gradient of {name} differs when computed again: {why}")
         try:
             with blamed(base, lambda: None):
-                both, xs = stack([leaves, leaves]), torch.stack([x, x])
+                both, xs = stack([params, params]), torch.stack([x, x])
                 together = _slopes([*map(vmap, ways)], both, xs, real)
                 for i, mine in enumerate(alone):
                     if name := _differing(mine, {n: t[i] for n, t in together.items()}):
-                        raise ValueError(f"together with others the gradient of {name} is another")
+                        raise ValueError(f"the gradient of {name} differs in a vmapped program")
         except ValueError as error:
             return str(error).strip().split("\n")[0]
         return ""
 
     def _training_pass(
-        self, leaves: Params, x: Tensor, weight: Tensor | None = None
+        self, params: Params, x: Tensor, weight: Tensor | None = None
     ) -> tuple[Tensor, list[tuple[int, ...]]]:
-        """Return the features of a batch of training, and the shapes of what is drawn there."""
+        """Return features in train mode, and the shapes of all random draws."""
         noise = torch.full((len(x), 1), 0.5)
-        statistics = Statistics({n: t for n, t in leaves.items() if is_statistic(n)})
+        statistics = Statistics({n: t for n, t in params.items() if is_statistic(n)})
         weight = torch.ones(len(x)) if weight is None else weight
         interceptor = Interceptor(noise, None, weight, statistics)
-        return self._trained(leaves, x, interceptor), interceptor.shapes
+        return self._trained(params, x, interceptor), interceptor.shapes
 
-    def has_base(self, leaves: Collection[str]) -> bool:
-        """Return whether leaves of these names are all that ``features`` reads."""
-        return all(name in leaves for name, _, _ in self._base)
+    def has_base(self, params: Collection[str]) -> bool:
+        """Return whether these names include all parameters that ``features`` uses."""
+        return all(name in params for name, _, _ in self._base)
 
-    def has_copy(self, leaves: Params) -> bool:
-        """Return whether some leaves are those of a base, whatever stands before their names."""
+    def has_copy(self, params: Params) -> bool:
+        """Return whether some parameter has the name and shape of one of the base.
+
+        Prefixes of names and leading axes (of experts) are ignored.
+        """
         sizes = {base: tuple(owner[key].shape) for base, owner, key in self._base}
         return any(
-            name.endswith(base) and tuple(leaf.shape)[leaf.ndim - len(size) :] == size
-            for name, leaf in leaves.items()
+            name.endswith(base) and tuple(param.shape)[param.ndim - len(size) :] == size
+            for name, param in params.items()
             for base, size in sizes.items()
         )
 
     @property
     def cuts(self) -> dict[int, str]:
-        """Where the features can be cut in two: how many modules lie below, and which the last are.
+        """The places where the base can be split: the number of modules below, and a description.
 
-        Modules without parameters, a pooling for one, belong to the layer before them. Empty if the
-        model is no sequence of modules.
+        The description names the modules of the layer directly below the cut; modules without
+        parameters, such as pooling, belong to the layer before them. The result is empty unless
+        the base is an ``nn.Sequential``.
         """
         base = self.module.base
         if not isinstance(base, nn.Sequential):
@@ -290,7 +322,7 @@ class FunctionalModel:
         return {end: ", ".join(names[i:end]) for i, end in zip(first, ends, strict=True)}
 
     def below(self, params: Params, x: Tensor, cut: int) -> Tensor:
-        """Return what the first ``cut`` modules make of a batch: the representation at a cut."""
+        """Return the output of the first ``cut`` modules for a batch, the representation there."""
         return self._between(params, x, 0, cut)
 
     def above(self, params: Params, r: Tensor, cut: int) -> Tensor:
@@ -309,16 +341,16 @@ class FunctionalModel:
     def _call(
         self, module: nn.Module, slots: list[Slot], params: Params, x: Tensor, mode: Any = None
     ) -> Tensor:
-        """Run a module with other leaves in place of its own.
+        """Run a module with its parameters replaced by ``params``.
 
-        ``torch.func.functional_call`` does the same and looks the module up again at every call,
-        which for a small net takes as long as its arithmetic.
+        ``torch.func.functional_call`` does the same but traverses the module at every call, which
+        for a small network takes as long as the arithmetic.
         """
         own = [owner[key] for _, owner, key in slots]
         try:
             for name, owner, key in slots:
                 owner[key] = params[name]
-            for layer in self._flat:  # which keeps its weights in a list, too
+            for layer in self._flat:  # recurrent layers also keep their weights in a list
                 layer._flat_weights = [getattr(layer, n) for n in layer._flat_weights_names]
             with mode or (Interceptor() if self._watched else nullcontext()):
                 return module(x)
@@ -327,18 +359,18 @@ class FunctionalModel:
                 owner[key] = parameter
 
     def __call__(self, params: Params, x: Tensor, batch: Batch | None = None) -> Tensor:
-        """Return logits ``[B, classes]`` of a batch ``[B, channels, height, width]``.
-
-        With the ``batch`` of a training step as in training; see ``features``.
-        """
+        """Return logits ``[B, classes]``; arguments are those of ``features``."""
         return self.logits(params, self.features(params, x, batch))
 
     def logp(self, params: Params, x: Tensor, batch: Batch | None = None) -> Tensor:
-        """Return log p(y|x), ``[B, classes]``, or what the model gives out for it: p itself."""
+        """Return log p(y|x), ``[B, classes]``; arguments are those of ``features``.
+
+        An architecture whose output is "softmax" returns p(y|x) instead; see ``LeNet``.
+        """
         return self.log_probs(self(params, x, batch))
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """Return what the model gives out for log p: of some logits, ``[B, classes]``."""
+        """Return the log-softmax of logits ``[B, classes]``, or their softmax; see ``logp``."""
         return logits.softmax(-1) if self.outputs_probabilities else logits.log_softmax(-1)
 
     def parameters(self) -> int:
@@ -355,14 +387,18 @@ def _dry_run_of(spec: Any, shape: tuple[int, ...], classes: int) -> DryRun:
 
 
 def _slopes(
-    ways: Sequence[Callable[..., Tensor]], leaves: Params, x: Tensor, real: Tensor
+    ways: Sequence[Callable[..., Tensor]], params: Params, x: Tensor, real: Tensor
 ) -> Params:
-    """Return the features ``[..., B, ways, D]`` that ways make of examples, and their gradients.
+    """Return features ``[..., B, ways, D]`` and the gradients of a random function of them.
 
-    Examples that are not ``real`` ``[..., B]`` are padding, of which gradients know nothing.
+    Args:
+        ways: functions of parameters, examples and mask that return features ``[..., B, D]``.
+        params: the parameters.
+        x: the examples.
+        real: mask ``[..., B]``, 0 for padding, which does not contribute to gradients.
     """
     with torch.enable_grad():
-        own = {n: t.detach().requires_grad_(not is_statistic(n)) for n, t in leaves.items()}
+        own = {n: t.detach().requires_grad_(not is_statistic(n)) for n, t in params.items()}
         h = torch.stack([way(own, x, real) for way in ways], -2)
         weights = torch.rand(h.shape[-3:], generator=torch.Generator().manual_seed(0))
         asked = {n: t for n, t in own.items() if t.requires_grad and h.requires_grad}
@@ -375,9 +411,9 @@ def _slopes(
 
 
 def _differing(one: Params, other: Params) -> str:
-    """Return what differs by more than rounding, which counts by the largest gradient: a name.
+    """Return the name of a tensor that differs by more than rounding, or "".
 
-    Of features as many examples are compared as there are in ``one``.
+    The tolerance is relative to the largest gradient. Only the examples in ``one`` are compared.
     """
     most = max((float(t.abs().max()) for n, t in one.items() if n != "features"), default=0.0)
     for name, t in one.items():
@@ -388,9 +424,9 @@ def _differing(one: Params, other: Params) -> str:
 
 
 def _watched(module: nn.Module) -> bool:
-    """Return whether some call of a module may be one that ``functional`` answers.
+    """Return whether a module may make a call that ``Interceptor`` replaces.
 
-    A module that is neither torch's nor ours may make any call.
+    User-defined modules may make any call.
     """
     ours = type(module).__module__.startswith(("torch.nn.modules.", "fedlib."))
     strided = isinstance(module, nn.modules.conv._ConvNd) and {*module.stride} != {1}
@@ -398,16 +434,17 @@ def _watched(module: nn.Module) -> bool:
 
 
 def _hides_a_crash(script: nn.Module) -> bool:
-    """Return whether a script may call a convolution that ``functional`` would make dense."""
+    """Return whether a TorchScript module may call a convolution that must be replaced."""
     weights = [p for p in script._parameters.values() if p is not None and p.ndim == 4]
-    dense = {*getattr(script, "stride", (2,))} == {1}  # what was traced does not say
+    dense = {*getattr(script, "stride", (2,))} == {1}  # traced modules have no attribute stride
     return not dense and any({*w.shape[2:]} == {1} and w.shape[1] < FEW for w in weights)
 
 
 def _slots(module: nn.Module) -> list[Slot]:
-    """Return where a module keeps its leaves: (full name, dictionary, key).
+    """Return the places of a module's parameters: (full name, dictionary, key).
 
-    One that is in several places has its first name in all. Statistics of a frozen layer are none.
+    A parameter that is shared by several layers has its first name in all places. Running
+    statistics of frozen layers are not included.
     """
     names: dict[int, str] = {}
     slots: list[Slot] = []
@@ -421,49 +458,59 @@ def _slots(module: nn.Module) -> list[Slot]:
             if inner.momentum is None:
                 raise ValueError(f"{path}: BatchNorm counts batches here: give it a momentum")
         for owner in owners:
-            for key, leaf in owner.items():
+            for key, param in owner.items():
                 name = f"{path}.{key}"
-                if leaf is not None and (leaf.requires_grad or is_statistic(name)):
-                    if leaf.dtype not in (torch.float32, torch.float64):
-                        way = f"compute in {leaf.dtype} by torch.autocast"
-                        if leaf.is_complex():
+                if param is not None and (param.requires_grad or is_statistic(name)):
+                    if param.dtype not in (torch.float32, torch.float64):
+                        way = f"compute in {param.dtype} by torch.autocast"
+                        if param.is_complex():
                             way = (
                                 "take torch.view_as_complex of one, which ends with an axis of two"
                             )
-                        need = "leaves are torch.float32 or torch.float64"
-                        raise ValueError(f"{name} is {leaf.dtype}, and {need}: {way}")
-                    slots.append((names.setdefault(id(leaf), name), owner, key))
+                        need = "parameters must be torch.float32 or torch.float64"
+                        raise ValueError(f"{name} is {param.dtype}, and {need}: {way}")
+                    slots.append((names.setdefault(id(param), name), owner, key))
     return slots
 
 
-def select_prefix(leaves: Params, prefix: str) -> Params:
-    """Return the leaves whose name starts with ``prefix``, with the prefix taken off."""
-    return {n[len(prefix) :]: t for n, t in leaves.items() if n.startswith(prefix)}
+def select_prefix(params: Params, prefix: str) -> Params:
+    """Return the parameters whose names start with ``prefix``, with the prefix removed."""
+    return {n[len(prefix) :]: t for n, t in params.items() if n.startswith(prefix)}
 
 
-def add_prefix(leaves: Params, prefix: str) -> Params:
-    """Return ``leaves`` with ``prefix`` put before every name; the inverse of ``select_prefix``."""
-    return {prefix + n: t for n, t in leaves.items()}
+def add_prefix(params: Params, prefix: str) -> Params:
+    """Return parameters with ``prefix`` added to all names; the inverse of ``select_prefix``."""
+    return {prefix + n: t for n, t in params.items()}
 
 
 def stack(rows: list[Params], axis: int = 0) -> Params:
-    """Stack tensors of the same names along a new axis, the first by default."""
+    """Return tensors of the same names stacked along a new axis.
+
+    Args:
+        rows: parameters with the same names and shapes.
+        axis: index of the new axis. Default: 0.
+    """
     return {n: torch.stack([row[n] for row in rows], axis) for n in rows[0]}
 
 
 def map_experts(
-    fn: Callable[..., Params], leaves: Params, *shared: Any, together: bool | None = None
+    fn: Callable[..., Params], params: Params, *shared: Any, together: bool | None = None
 ) -> Params:
-    """Return what ``fn(row, *shared)`` returns of every row of some leaves, ``[B, rows, ...]``.
+    """Return ``fn(expert, *shared)`` for every expert, stacked along axis 1: ``[B, experts, ...]``.
 
-    That is every expert's output on one batch, for example. By default one row after another on a
-    CPU, where a vmapped convolution becomes a slow grouped one, and as one vmapped program
-    (``together``) elsewhere, where launching kernels is what costs.
+    Args:
+        fn: a function of the parameters of one expert and of ``shared``, which returns a dict of
+            tensors ``[B, ...]``.
+        params: parameters of all experts, with the expert as first axis.
+        shared: further arguments of ``fn``, the same for all experts.
+        together: whether to run all experts in one vmapped program. Default: None, which means on a
+            GPU, where launching kernels is expensive, but not on a CPU, where vmap turns
+            convolutions into slow grouped ones.
     """
-    first = next(iter(leaves.values()))
+    first = next(iter(params.values()))
     if first.is_cuda if together is None else together:
-        return vmap(fn, in_dims=(0, *[None] * len(shared)), out_dims=1)(leaves, *shared)
-    split = {n: t.unbind(0) for n, t in leaves.items()}
+        return vmap(fn, in_dims=(0, *[None] * len(shared)), out_dims=1)(params, *shared)
+    split = {n: t.unbind(0) for n, t in params.items()}
     rows = ({n: t[k] for n, t in split.items()} for k in range(len(first)))
     return stack([fn(row, *shared) for row in rows], 1)
 
@@ -471,12 +518,19 @@ def map_experts(
 def widened(
     model: Architecture, times: float, shape: tuple[int, ...], classes: int
 ) -> Architecture:
-    """Return ``model`` with wider layers and ``times`` as many parameters, as nearly as possible.
+    """Return an architecture with about ``times`` as many parameters as ``model``.
 
-    Of a LeNet its channels grow and its hidden layers stay as they are; of an MLP its hidden layers
-    grow. The first one is a whole number and the others keep their ratio to it. For
-    ``fedmix_lenet5()`` on CIFAR-10 that is 61 channels for 2 and 113 for 4 (000, sec. 4.1).
-    ValueError unless ``times`` is at least 1.
+    The channels of a LeNet, or the hidden layers of an MLP, are widened in proportion. For
+    ``fedmix_lenet5()`` on CIFAR-10 these are 61 channels for 2 and 113 for 4 (000, sec. 4.1).
+
+    Args:
+        model: the architecture.
+        times: the factor, at least 1.
+        shape: shape of an example.
+        classes: number of classes.
+
+    Raises:
+        ValueError: if ``times`` is less than 1.
     """
     if times < 1:
         raise ValueError(f"times must be >= 1, got {times}")

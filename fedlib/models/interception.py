@@ -1,7 +1,7 @@
-"""What a module does in training that is no function of its parameters and examples alone.
+"""``Interceptor`` makes any module in train mode a pure function of parameters, noise and a mask.
 
-It drops units at random, and it normalises by the batch and remembers what it saw. Both are handed
-in and out here, so that any module is a pure function: of its leaves, of noise, and of a mask.
+It replaces calls of torch that draw random numbers (dropout, attention), depend on padding or
+update running statistics (BatchNorm), or that vmap does not support.
 """
 
 import math
@@ -25,23 +25,28 @@ from fedlib.models.batch import Statistics
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 _STATISTICS = (".running_mean", ".running_var")
-FEW = 8  # channels, below which oneDNN writes the gradient of a convolution out of bounds
+FEW = 8  # with fewer channels, oneDNN writes gradients of some convolutions out of bounds
 _ATTENTION = F.scaled_dot_product_attention
 
 
 def is_statistic(name: str) -> bool:
-    """Return whether a leaf is a running statistic: it is averaged, but has no gradient."""
+    """Return whether a parameter is a running statistic, which is averaged but has no gradient."""
     return name.endswith(_STATISTICS)
 
 
 @dataclass(eq=False)
 class Interceptor(TorchFunctionMode):
-    """The calls of torch that a module makes on one batch, with what is random in them handed in.
+    """Replaces calls of torch that a module makes in one forward pass.
 
-    ``noise`` ``[B, n]`` is uniform in [0, 1): draws take it up in their order, and ``axes`` says
-    which axis of a draw is the batch. Without noise nothing drops. ``weight`` ``[B]`` is 0 for
-    padding; ``statistics`` records the running statistics that move: a layer whose own are not
-    among them stands still. ``shapes`` are those of the draws.
+    Args:
+        noise: uniform numbers in [0, 1), ``[B, n]``, which draws consume in order. Default: None,
+            no dropout.
+        axes: for each draw the index of its batch axis. Default: None, a dry run that only records
+            ``shapes``.
+        weight: weight of each example ``[B]``; 0 for padding. Default: None.
+        statistics: records updated running statistics. Layers whose statistics are not among them
+            normalise as in eval mode.
+        shapes: the shapes of all draws so far.
     """
 
     noise: Tensor | None = None
@@ -52,15 +57,15 @@ class Interceptor(TorchFunctionMode):
     _taken: int = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer a call of torch, from elsewhere if it is random or looks at the whole batch."""
+        """Return the result of a call of torch, or of its replacement in ``_ANSWERS``."""
         answer = _ANSWERS.get(func)
         return answer(self, *args, **kwargs or {}) if answer else func(*args, **kwargs or {})
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:
-        """Return uniform numbers of a shape, each example's from its own noise."""
+        """Return uniform numbers of a shape, those of each example from its own noise."""
         assert self.noise is not None
         self.shapes.append(tuple(shape))
-        if self.axes is None:  # a dry run: only the shapes are asked for
+        if self.axes is None:  # a dry run, which needs only the shapes
             return self.noise.new_full(shape, 0.5)
         examples, axis = len(self.noise), self.axes[len(self.shapes) - 1]
         first, self._taken = self._taken, self._taken + math.prod(shape) // examples
@@ -71,7 +76,7 @@ class Interceptor(TorchFunctionMode):
 
 
 def _dropping(axes: int | None = None) -> Callable[..., Tensor]:
-    """Return a dropout of single values, or of all that the first ``axes`` axes point at."""
+    """Return a dropout of single values, or of whole slices of the first ``axes`` axes."""
 
     def drop(
         mode: Interceptor, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
@@ -98,8 +103,8 @@ def _attend(
     is_causal: bool = False,
     **more: Any,
 ) -> Tensor:
-    """Return torch's attention, step by step where its weights drop or where it is vmapped."""
-    if attn_mask is not None and attn_mask.dtype == torch.bool:  # true where a key is seen
+    """Return torch's attention, with explicit weights if these are dropped or under vmap."""
+    if attn_mask is not None and attn_mask.dtype == torch.bool:  # True: the key is attended to
         attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
     how = query, key, value, attn_mask, 0.0, is_causal
     drops = dropout_p and mode.noise is not None
@@ -110,7 +115,7 @@ def _attend(
 
 
 def _attend_in_heads(mode: Interceptor, *args: Any, **kwargs: Any) -> Any:
-    """Return torch's multi-head attention, whose inner calls no mode sees."""
+    """Return torch's multi-head attention, whose inner calls a function mode does not see."""
     drop, attend = partial(_drop, mode), partial(_attend, mode)
     with patch.multiple(F, dropout=drop, scaled_dot_product_attention=attend):
         return F.multi_head_attention_forward(*args, **kwargs)
@@ -119,13 +124,15 @@ def _attend_in_heads(mode: Interceptor, *args: Any, **kwargs: Any) -> Any:
 def _normalise(
     mode: Interceptor, x: Tensor, running_mean: Any, running_var: Any, **how: Any
 ) -> Tensor:
-    """Return what BatchNorm makes of a batch, whose padding it neither sees nor remembers.
+    """Return the output of BatchNorm, and record its running statistics, without padding.
 
-    A batch of one value per channel has no variance to be remembered. ValueError for a layer
-    without running statistics.
+    A batch with one value per channel does not update the running variance.
+
+    Raises:
+        ValueError: for a layer without running statistics.
     """
     if running_mean is None:
-        raise ValueError("normalises by whoever shares a batch: it needs running statistics")
+        raise ValueError("normalises by the batch also to predict: it needs running statistics")
     if not how["training"] or mode.statistics.name(running_mean) is None:
         return F.batch_norm(x, running_mean, running_var, **{**how, "training": False})
     assert mode.weight is not None
@@ -139,8 +146,8 @@ def _normalise(
     var = (centered.square() * real).sum(axes) / n.clamp(min=1)
     unbiased = var * n / (n - 1).clamp(min=1)
     recorded = mode.statistics
-    for leaf, now, least in ((running_mean, mean, 0), (running_var, unbiased, 1)):
-        if name := recorded.name(leaf):
+    for statistic, now, least in ((running_mean, mean, 0), (running_var, unbiased, 1)):
+        if name := recorded.name(statistic):
             old = recorded.after[name]
             moved = old.lerp(now.detach(), how["momentum"])
             recorded.after[name] = torch.where(n > least, moved, old)
@@ -151,16 +158,16 @@ def _normalise(
 
 
 def _group(mode: Interceptor, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return torch's GroupNorm, which ``vmap`` refuses for channels that lie last in memory."""
+    """Return torch's GroupNorm, for which ``vmap`` does not support the channels-last layout."""
     x = x.contiguous() if is_batchedtensor(x) else x
     return F.group_norm(x, *args, **kwargs)
 
 
 def _densely(convolve: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a convolution without the strided ones whose gradient oneDNN writes out of bounds.
+    """Return a convolution that avoids strided ones whose gradient oneDNN writes out of bounds.
 
-    With AVX2 and channels last these are 1 x 1, of ``FEW`` input channels. A dense one sees the
-    places that the stride visits: the same numbers, whatever the layout.
+    These are 1 x 1 convolutions of fewer than ``FEW`` input channels, with AVX2 and channels last.
+    Instead, the input is subsampled and convolved with stride 1, which gives the same numbers.
     """
 
     def densely(
@@ -176,7 +183,7 @@ def _densely(convolve: Callable[..., Tensor]) -> Callable[..., Tensor]:
         axes = weight.ndim - 2
         steps, borders = (_each(n, axes) for n in (stride, padding))
         few = {*weight.shape[2:]} == {1} and weight.shape[1] < FEW
-        if not few or {*steps} == {1} or padding == "same":  # which torch refuses with a stride
+        if not few or {*steps} == {1} or padding == "same":  # torch raises for "same" with a stride
             return convolve(input, weight, bias, stride, padding, *how, **more)
         if padding != "valid" and any(borders):
             input = F.pad(input, [n for n in reversed(borders) for _ in (0, 1)])
@@ -187,7 +194,7 @@ def _densely(convolve: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _each(given: Any, axes: int) -> tuple[Any, ...]:
-    """Return what is given for every axis: one thing for all, or one for each."""
+    """Return an argument for each axis, given one for all or one for each."""
     alone = isinstance(given, int | str)
     return (given,) * axes if alone else tuple(given) * (axes // len(given))
 
@@ -204,17 +211,21 @@ _ANSWERS: dict[Any, Callable[..., Tensor]] = {
 
 
 def _chance() -> tuple[Any, ...]:
-    """Return the states of the generators that any module may draw from."""
-    of_numpy = repr(np.random.get_state(legacy=False)["state"])  # noqa: NPY002, which is others'
+    """Return the states of the global random generators of torch, Python and NumPy."""
+    of_numpy = repr(np.random.get_state(legacy=False)["state"])  # noqa: NPY002
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), of_numpy
 
 
 @contextmanager
 def blamed(module: nn.Module, forward: Callable[[], Any]) -> Iterator[None]:
-    """Name the module in what its forward pass raises, or the one in it that draws by itself.
+    """Convert errors in the context to a ValueError that names the module, with advice.
 
-    ValueError, with what to write instead of what draws from a generator that all share, and with
-    the first of its numbers that are no float32, as examples are. ``forward`` runs the module.
+    It is also raised if a layer has drawn from a global random generator, and names that layer.
+    Parameters that are not float32, as examples are, are mentioned.
+
+    Args:
+        module: the module that runs in the context.
+        forward: runs the module again, to find the layer that draws.
     """
     before = _chance()
     with torch.random.fork_rng(devices=[]):
@@ -233,7 +244,7 @@ def blamed(module: nn.Module, forward: Callable[[], Any]) -> Iterator[None]:
 
 
 def _drawing(module: nn.Module, forward: Callable[[], Any]) -> nn.Module:
-    """Return the innermost module that draws first when a module is run."""
+    """Return the innermost module that is the first to draw random numbers."""
     before, inside, found = _chance(), [module], list[nn.Module]()
 
     def enter(inner: nn.Module, _: Any) -> None:
@@ -257,21 +268,25 @@ def _drawing(module: nn.Module, forward: Callable[[], Any]) -> nn.Module:
 
 
 def _instead_of(drawing: nn.Module, module: nn.Module) -> str:
-    """Return what to write instead of a layer of a module that draws by itself."""
+    """Return advice how to replace a layer that draws from a global random generator."""
     named = (f"{n} ({type(m).__name__}) " for n, m in module.named_modules() if m is drawing and n)
     way = (
-        "only nn.Dropout and nn.Dropout1d to 3d are handed a client's; a coin for each example is"
+        "only nn.Dropout and nn.Dropout1d to 3d draw from a client's; a coin for each example is"
         " F.dropout(x.new_ones(len(x), *[1] * (x.ndim - 1)), p, self.training)"
     )
     if isinstance(drawing, nn.RNNBase):
-        way = "its dropout is between its layers: use several of one layer, and nn.Dropout between"
+        way = "replace its dropout by several modules of one layer, with nn.Dropout between them"
     return f"{next(named, '')}draws random numbers of its own: {way}"
 
 
 def drawn_by(dry_run: Callable[[int], list[tuple[int, ...]]]) -> tuple[tuple[int, int], ...]:
-    """Return of every draw how many numbers an example takes, and which axis is the batch.
+    """Return for each draw the number of values per example, and the index of its batch axis.
 
-    ``dry_run`` returns the shapes of the draws for a number of examples.
+    Args:
+        dry_run: returns the shapes of all draws for a number of examples.
+
+    Raises:
+        ValueError: if the examples of a batch share random numbers.
     """
     draws = []
     for small, large in zip(dry_run(2), dry_run(3), strict=True):

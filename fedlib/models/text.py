@@ -1,4 +1,4 @@
-"""Models of texts: token ids, 0 for padding and 1 for unknown words, ordered by frequency."""
+"""Architectures for texts, which are token ids: 0 is padding, 1 unknown, others by frequency."""
 
 from typing import Any
 
@@ -15,13 +15,17 @@ DIRECTIONS = ("", "_reverse")
 
 @value
 class BiLSTM(Architecture):
-    """An embedding and a bidirectional LSTM whose two last states are the features (001, sec. 4).
+    """An embedding and a bidirectional LSTM, whose two last states are the features (001, sec. 4).
 
-    ``vocabulary`` counts padding and unknown too: the default is the 10,000 most frequent words,
-    1,085,708 parameters with 4 classes. ``tokens`` is how many of a text are read, None for all;
-    padding is read like any token, as released.
+    Padding is read like any token, as in the released code. The default sizes have 1,085,708
+    parameters with 4 classes.
 
-    ``hidden`` is the length of each direction's state.
+    Args:
+        vocabulary: number of token ids, with padding and unknown; others become unknown. Default:
+            10,002, the 10,000 most frequent words.
+        embedding: length of an embedding. Default: 100.
+        hidden: length of the state of each direction. Default: 64.
+        tokens: number of tokens of a text that are read. Default: None, all.
 
     >>> module, width = BiLSTM(vocabulary=50, hidden=8).base((200,))
     >>> width
@@ -43,12 +47,14 @@ class BiLSTM(Architecture):
 
 @value
 class FastText(Architecture):
-    """The mean embedding of all tokens, padding included, and one linear layer (004; PFLlib).
+    """The mean embedding of all tokens, padding included, and a linear layer (004; PFLlib).
 
-    ``vocabulary`` counts padding and unknown too. The default sizes have 3,157,508 parameters with
-    4 classes.
+    The default sizes have 3,157,508 parameters with 4 classes.
 
-    ``width`` is the length of an embedding.
+    Args:
+        vocabulary: number of token ids, with padding and unknown; others become unknown. Default:
+            98,635.
+        width: length of an embedding. Default: 32.
 
     >>> module, width = FastText(vocabulary=50, width=6).base((200,))
     >>> width
@@ -66,9 +72,10 @@ class FastText(Architecture):
 
 
 class _Words(nn.Embedding):
-    """An embedding of the most frequent words; the others are unknown.
+    """An embedding in which token ids beyond the vocabulary become unknown.
 
-    ``most`` tokens are read of a text, None for all. Padding, if it has an index, is zero for good.
+    The first ``most`` tokens of a text are read (None for all). The embedding of padding, if that
+    has an index, is always zero.
     """
 
     most: int | None = None
@@ -80,17 +87,17 @@ class _Words(nn.Embedding):
         words = embedding(known, self.weight)
         if self.padding_idx is None:
             return words
-        # Under vmap the layer itself would let padding learn.
+        # Under vmap, `padding_idx` of torch's embedding does not stop gradients of padding.
         return torch.where((ids == self.padding_idx).unsqueeze(-1), 0, words)
 
 
 class _LastStates(nn.LSTM):
     """A bidirectional LSTM that returns the last state of each direction.
 
-    Parameters and initialisation are ``nn.LSTM``'s. The steps are written out, as matrix products
-    that vmap turns into batched ones: a cohort reads its texts together, which ``nn.LSTM`` cannot.
-    Both directions share a product, and what depends on the words alone is one product for the
-    whole text.
+    Parameters and initialisation are those of ``nn.LSTM``. The steps are explicit matrix products,
+    which vmap turns into batched ones, so that a cohort trains in one program; vmap does not
+    support ``nn.LSTM``. Both directions share a product, and the input transform is one product for
+    the whole text.
     """
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -102,7 +109,7 @@ class _LastStates(nn.LSTM):
         h = c = by_words[0].new_zeros(()).expand(2, x.shape[0], self.hidden_size)
         for words in by_words:
             gates = torch.baddbmm(words, h, recurrent)
-            # One sigmoid for all: a kernel more costs more than the quarter that is not used.
+            # One sigmoid for all gates: an additional kernel costs more than the unused quarter.
             taken, kept, _, shown = gates.sigmoid().chunk(4, -1)
             seen = gates.chunk(4, -1)[2].tanh()
             c = torch.addcmul(kept * c, taken, seen)
@@ -110,7 +117,7 @@ class _LastStates(nn.LSTM):
         return torch.cat([h[0], h[1]], -1)
 
     def _of_words(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return what the words say to the gates, step by step, ``[2, B, 4 hidden]`` each.
+        """Return the input transform of each step, ``[2, B, 4 hidden]`` for the two directions.
 
         The second direction reads from the end.
         """
@@ -120,7 +127,7 @@ class _LastStates(nn.LSTM):
         return out.view(2, x.shape[-3], x.shape[-2], -1).unbind(2)
 
     def _stacked(self, kind: str) -> Tensor:
-        """Return a parameter of both directions, ``[2, ...]``."""
+        """Return a parameter of both directions, stacked: ``[2, ...]``."""
         return torch.stack([getattr(self, f"{kind}_l0{d}") for d in DIRECTIONS])
 
 

@@ -105,7 +105,7 @@ def test_runs_and_show_say_what_is_stored(ask):
 def test_a_store_that_is_a_file_is_no_empty_one(ask, write, monkeypatch, question):
     monkeypatch.setenv("FEDLIB_RUNS", str(write("a_file", "")))
     code, _, err = ask(*question.split())
-    assert code == 1 and re.search("FEDLIB_RUNS: .*a_file is a file, and no folder", err)
+    assert code == 1 and re.search("FEDLIB_RUNS: .*a_file is a file, not a folder", err)
 
 
 def test_a_damaged_run_is_listed_and_shown_to_be_damaged(ask):

@@ -130,7 +130,7 @@ def test_the_rule_by_hand(losses, found):
 
 @pytest.mark.parametrize("change", [{"select": "best"}, {"evaluate_every": 0}])
 def test_a_stop_that_cannot_check_or_is_one_of_two_rules_is_refused(change):
-    with pytest.raises(ValueError, match="stop keeps the best of its own checks"):
+    with pytest.raises(ValueError, match="stop selects the best of its own checks"):
         replace(STOPPING, **change)
 
 
@@ -144,7 +144,7 @@ def test_without_validation_examples_nothing_is_trained(rounds):
 
 def test_before_update_is_refused_where_clients_keep_what_they_trained():
     at_home = replace(BEFORE, algorithm=Local(batch_size=5))
-    with pytest.raises(ValueError, match="before_update judges what a round began with"):
+    with pytest.raises(ValueError, match="before_update needs the model at the start of a round"):
         play(at_home)
 
 

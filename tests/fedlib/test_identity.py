@@ -113,7 +113,7 @@ def test_a_worker_that_would_run_other_code_is_refused(imported, monkeypatch):
     imported(BODY.replace("RATE = 1.0", "RATE = 2.0"))
     arrived = pickle.loads(sent)
     assert arrived.changed and arrived.key != of(sys.modules["module_of_users"]).key
-    with pytest.raises(StoreError, match="others in this process than where it was asked for"):
+    with pytest.raises(StoreError, match="in this process differ from those it was submitted with"):
         play(arrived)
     imported()
     assert play(pickle.loads(sent)).provenance["data"]
@@ -131,7 +131,7 @@ def test_a_result_has_its_model_whatever_becomes_of_code_and_data(imported, plac
     assert stopped.model() is not None
     on_own = play(own(False))
     own(True)
-    with pytest.raises(StoreError, match=r"is of users_own .*, and here is"):
+    with pytest.raises(StoreError, match=r"was trained on users_own .*, and the data set here is"):
         on_own.model()
 
 
@@ -193,13 +193,15 @@ def test_a_known_set_with_other_examples_is_not_served(rounds, decoded):
     put(f"{here}00")
     assert play(AVG).provenance == first.provenance, "the same, wherever they come from"
     put("f" * 64)
-    with pytest.warns(DamagedWarning, match=f"is of digits {here}, and here is ffffffffff") as said:
+    with pytest.warns(
+        DamagedWarning, match=f"was trained on digits {here}, and .* is ffffffffff"
+    ) as said:
         assert find_result(AVG) is None and not store.RunFolder(AVG).complete
         assert play(AVG).provenance["data"] == "a mirror, ffffffffffff"
     assert all(str(one.message).count("\n") == 0 for one in said)
     assert rounds.played == 2 * AVG.rounds and len([*(paths.runs() / "damaged").iterdir()]) == 1
     put(here)
-    with pytest.warns(DamagedWarning, match="is of digits ffff"):
+    with pytest.warns(DamagedWarning, match="was trained on digits ffff"):
         assert find_result(AVG).provenance == first.provenance, "what is exported"
 
 
@@ -207,11 +209,11 @@ def test_an_interrupted_run_or_a_failure_of_other_data_is_set_aside(rounds, deco
     said = {"round": 1, "message": "no", "data": "a mirror, aaaaaaaaaaaa"}
     store.RunFolder(AVG).write_record(store.FAILURE, said)
     assert store.diverged(AVG) is None
-    with pytest.warns(DamagedWarning, match=r"failure\.json is of digits aaaaaaaaaaaa"):
+    with pytest.warns(DamagedWarning, match=r"failure\.json was trained on digits aaaaaaaaaaaa"):
         play(AVG)
     (store.folder(AVG) / store.PROVENANCE).unlink()
     decoded[0]("f" * 64)
-    with pytest.warns(DamagedWarning, match=r"checkpoint\.safetensors is of digits"):
+    with pytest.warns(DamagedWarning, match=r"checkpoint\.safetensors was trained on digits"):
         play(AVG)
     assert rounds.played == 2 * AVG.rounds
 
@@ -234,7 +236,7 @@ def test_a_stage_is_served_only_with_the_first_stage_that_it_began_with(rounds, 
     monkeypatch.setattr(provenance, "digest", lambda state: "another")
     play(other)
     assert find_result(AVG).provenance["state"] == "another", "and other bits, on another one"
-    with pytest.warns(DamagedWarning, match=f"began with another {AVG.key} than the one stored"):
+    with pytest.warns(DamagedWarning, match=f"started from another {AVG.key} than the one stored"):
         assert find_result(TUNED) is None, "the new first stage is not what this one improves upon"
     played = rounds.played
     go([TUNED, other])
@@ -250,7 +252,7 @@ def test_a_sweep_trains_again_what_followed_a_first_stage_that_it_trains_again(r
     shutil.rmtree(paths.runs())
     monkeypatch.setattr(provenance, "digest", lambda state: "another")
     played = rounds.played
-    with pytest.warns(DamagedWarning, match="began with another"):
+    with pytest.warns(DamagedWarning, match="started from another"):
         results = go([AVG, TUNED, other])
     assert rounds.played == played + AVG.rounds + 2 * TUNED.rounds
     began = [r.provenance["segments"][0].get("began_with") for r in results]

@@ -114,7 +114,7 @@ def test_what_is_damaged_is_moved_aside_and_trained_again(way, name, finished):
         assert (find_result(MIX) is None) == (passed_over or not finished)
         run_with_state(MIX, device="cpu", progress=False)
     said = "\n".join(str(one.message) for one in heard)
-    assert not (finished and passed_over) or re.search(f"{name} .*passed over", said)
+    assert not (finished and passed_over) or re.search(f"{name} .*skipped", said)
     (aside,) = (paths.runs() / "damaged").iterdir()
     assert f"the run was moved to {aside}" in said and files_of(aside) == left
     assert bits(MIX) == expected and find_result(MIX) is not None
@@ -242,7 +242,7 @@ def test_a_flipped_bit_of_stored_metrics_is_seen():
     start, before = column.dictionary_page_offset or column.data_page_offset, path.read_bytes()
     for at in range(column.total_compressed_size - 42, column.total_compressed_size - 2):
         flipped(path, start + at)
-        with pytest.warns(DamagedWarning, match="passed over"):
+        with pytest.warns(DamagedWarning, match="skipped"):
             assert find_result(AVG) is None
         path.write_bytes(before)
 

@@ -136,7 +136,7 @@ def test_what_cannot_be_predicted_is_refused_by_name(code, message):
 def test_what_is_exported_has_no_model(tmp_path, monkeypatch):
     export([result := trained(AVG)], "some")
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
-    with pytest.raises(StoreError, match="only metrics are stored"):
+    with pytest.raises(StoreError, match="only the metrics of"):
         replace(result).model()
 
 

@@ -31,7 +31,7 @@ from fedlib.engine.as_module import module_of
 from fedlib.engine.selection import cohort_size
 from fedlib.engine.train import batches
 from fedrun import simulate
-from fedrun.train import require_leaves
+from fedrun.train import require_params
 
 
 @value
@@ -146,8 +146,8 @@ def test_a_phase_or_a_rate_of_no_leaf_is_refused(code, message):
 def test_a_method_that_would_train_nothing_is_refused():
     """FedBABU on a network without a base ran to the end with its initial leaves."""
     fed, algorithm = make_federation(SIZES, model=Linear()), FedBABU()
-    with pytest.raises(ValueError, match=r"FedBABU: Phase\(.*'base\.',.* trains no leaf"):
-        require_leaves(algorithm, begun(algorithm, fed))
+    with pytest.raises(ValueError, match=r"FedBABU: Phase\(.*'base\.',.* trains no parameter"):
+        require_params(algorithm, begun(algorithm, fed))
 
 
 @value
@@ -191,7 +191,7 @@ def test_what_the_library_trains_is_there(algorithm):
     bare = make_federation(SIZES, model=Linear())
     models = make_federation(SIZES), *([bare] if type(algorithm).__name__ in BARE else [])
     for fed in models:
-        require_leaves(algorithm, begun(algorithm, fed))
+        require_params(algorithm, begun(algorithm, fed))
 
 
 class Projected(FedAvg):
