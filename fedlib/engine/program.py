@@ -13,7 +13,7 @@ from fedlib.optim import Optimizer, Stepper
 
 
 def vmap_clients(fn: Callable[..., Any], clients: int) -> Callable[..., Any]:
-    """Vectorise a function of one client over clients: tensors gain a first axis ``[clients, ...]``.
+    """Vectorise a function of one client: its tensors gain a first axis ``[clients, ...]``.
 
     Tensors that all clients share belong in the closure of ``fn``. For one client the axis is
     removed instead, which gives the same result up to rounding and avoids the grouped convolutions
@@ -34,10 +34,10 @@ def vmap_clients(fn: Callable[..., Any], clients: int) -> Callable[..., Any]:
 def one_client(
     method: Callable[..., Any], net: FunctionalModel, common: Params, shared: Params | None = None
 ) -> Callable[[Params, Params, Any], Any]:
-    """Return ``method(net, params, ctx, batch)`` as a function ``(params, context, batch)`` of one client.
+    """Return an algorithm's method as a function ``(params, context, batch)`` of one client.
 
     Args:
-        method: a method of an algorithm, such as its loss.
+        method: a method ``(net, params, ctx, batch)``, such as the loss.
         net: the network.
         common: constants that all clients share.
         shared: parameters that all clients share, if they are not among ``params``. Default: none.
@@ -137,7 +137,7 @@ class Program:
         return trained | self._statistics
 
     def _first_gradient(self, loss: Tensor) -> Stepper:
-        """Compute the first gradient, adapt the memory layout of large parameters, build the optimiser.
+        """Compute the first gradient, adapt the layout of large parameters, build the optimiser.
 
         The gradient of a linear layer's weight under vmap is transposed in memory, and autograd
         would copy it into the weight's layout at every step.
