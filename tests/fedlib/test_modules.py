@@ -428,7 +428,7 @@ def test_a_family_says_itself_whether_it_reads_tokens(places):
     for task in (images, Task("words", IID(4), OfWords(), LocalHoldout())):
         fed = task.build(0)
         assert play(FedAvg(**FAST), fed, rounds=1)[1].losses.isfinite().all()
-        with pytest.raises(ValueError, match=f"may say so: reads_tokens = {fed.net.reads_tokens}"):
+        with pytest.raises(ValueError, match=f"set reads_tokens = {fed.net.reads_tokens}"):
             replace(task, model=Silent(task.model)).build(0)
 
 
