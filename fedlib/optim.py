@@ -180,18 +180,18 @@ class Optimizer:
         return replace(self, lr=self.lr * by, rates=rates, schedule=None)
 
     def build(
-        self, leaves: Params, *, fused: bool = False, memory: Params | None = None
+        self, params: Params, *, fused: bool = False, memory: Params | None = None
     ) -> Stepper:
         """Return an object that updates parameters in place, step by step.
 
         Args:
-            leaves: the parameters by name.
+            params: the parameters by name.
             fused: whether to use torch's fused implementation, if there is one. Default: False.
             memory: the optimiser's state, as ``Stepper.memory`` returned it. Default: none.
         """
         if self.name in _CLASSES and not self.options:
-            return Stepper(self, leaves, fused or None, memory or {})
-        return TorchStepper(self, leaves, None, memory or {})
+            return Stepper(self, params, fused or None, memory or {})
+        return TorchStepper(self, params, None, memory or {})
 
     def rate(self, name: str) -> float:
         """Return the learning rate of the parameter called ``name``."""
@@ -207,25 +207,25 @@ class Stepper:
 
     Args:
         kind: the optimiser.
-        leaves: the parameters by name; they are updated in place.
+        params: the parameters by name; they are updated in place.
         fused: as torch's argument.
         memory: the optimiser's state, as ``memory`` returned it.
     """
 
-    def __init__(self, kind: Optimizer, leaves: Params, fused: bool | None, memory: Params) -> None:
-        self._kind, self._leaves, self._fused = kind, leaves, fused
+    def __init__(self, kind: Optimizer, params: Params, fused: bool | None, memory: Params) -> None:
+        self._kind, self._params, self._fused = kind, params, fused
         self._groups: dict[float, list[str]] = {}
-        for name in leaves:
+        for name in params:
             self._groups.setdefault(kind.rate(name), []).append(name)
         self._state = self._states()
         for key, tensor in memory.items():
             name, _, quantity = key.rpartition("/")
-            if name in leaves:
+            if name in params:
                 self._state[name][quantity] = tensor.clone()
 
     def _states(self) -> dict[str, Params]:
         """Return the empty state of every parameter."""
-        return {n: {} for n in self._leaves}
+        return {n: {} for n in self._params}
 
     @property
     def memory(self) -> Params:
@@ -235,40 +235,40 @@ class Stepper:
 
     def zero_grad(self) -> None:
         """Set all gradients to None."""
-        for leaf in self._leaves.values():
-            leaf.grad = None
+        for param in self._params.values():
+            param.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient; others and their states do not change."""
         move = self._sgd if self._kind.name == "sgd" else self._adam
         for lr, names in self._groups.items():
-            awake = {n: w for n in names if (w := self._leaves[n]).grad is not None}
+            awake = {n: w for n in names if (w := self._params[n]).grad is not None}
             if awake:
                 move(lr, awake, [g for w in awake.values() if (g := w.grad) is not None])
 
-    def _sgd(self, lr: float, leaves: Params, grads: list[Tensor]) -> None:
-        kind, states = self._kind, [self._state[n] for n in leaves]
+    def _sgd(self, lr: float, params: Params, grads: list[Tensor]) -> None:
+        kind, states = self._kind, [self._state[n] for n in params]
         buffers = [s.get("momentum_buffer") for s in states] if kind.momentum else []
         own = {n: getattr(kind, n) for n in ("momentum", "weight_decay", "nesterov")}
         how = {"fused": self._fused, "lr": lr, "dampening": 0.0, "maximize": False, **own}
-        sgd_step([*leaves.values()], grads, buffers, **how)
+        sgd_step([*params.values()], grads, buffers, **how)
         for state, buffer in zip(states, buffers, strict=False):
             assert buffer is not None
             state["momentum_buffer"] = buffer
 
-    def _adam(self, lr: float, leaves: Params, grads: list[Tensor]) -> None:
-        kind, states = self._kind, [self._state[n] for n in leaves]
-        for leaf, state in zip(leaves.values(), states, strict=True):
+    def _adam(self, lr: float, params: Params, grads: list[Tensor]) -> None:
+        kind, states = self._kind, [self._state[n] for n in params]
+        for param, state in zip(params.values(), states, strict=True):
             if not state:
-                state["step"] = torch.zeros((), device=leaf.device if self._fused else "cpu")
-                state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(leaf) for _ in "12")
+                state["step"] = torch.zeros((), device=param.device if self._fused else "cpu")
+                state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(param) for _ in "12")
         take = adam_step if kind.name == "adam" else adamw_step
         first, second, steps = ([s[n] for s in states] for n in ("exp_avg", "exp_avg_sq", "step"))
         how: dict[str, Any] = {"fused": self._fused, "lr": lr, "amsgrad": False, "maximize": False}
         how |= {"eps": kind.eps, "weight_decay": kind.weight_decay}
         how |= zip(("beta1", "beta2"), kind.betas, strict=True)
-        take([*leaves.values()], grads, first, second, [], steps, **how)
+        take([*params.values()], grads, first, second, [], steps, **how)
 
 
 class TorchStepper(Stepper):
@@ -276,13 +276,13 @@ class TorchStepper(Stepper):
 
     def _states(self) -> dict[str, Params]:
         """Return the state of every parameter, as the object of torch holds it."""
-        kind, usual, leaves = self._kind, vars(Optimizer), self._leaves
+        kind, usual, params = self._kind, vars(Optimizer), self._params
         given = {n: getattr(kind, n) for n in _TUNED if getattr(kind, n) != usual[n]}
         made = getattr(torch.optim, _CLASSES.get(kind.name, kind.name))
         groups = self._groups.items()
-        parts = [{"params": [leaves[n] for n in names], "lr": lr} for lr, names in groups]
+        parts = [{"params": [params[n] for n in names], "lr": lr} for lr, names in groups]
         self._engine = made(parts, lr=kind.lr, **given, **dict(kind.options))
-        return {n: self._engine.state[w] for n, w in leaves.items()}
+        return {n: self._engine.state[w] for n, w in params.items()}
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
@@ -318,7 +318,7 @@ def adam(lr: float = 1e-3, **other: Any) -> Optimizer:
 
 def server_step(
     optimizer: Optimizer,
-    leaves: Params,
+    params: Params,
     gradients: Params,
     memory: Params,
     frozen_rows: dict[str, Tensor] | None = None,
@@ -327,7 +327,7 @@ def server_step(
 
     Args:
         optimizer: the server's optimiser.
-        leaves: the parameters by name.
+        params: the parameters by name.
         gradients: pseudo-gradients by name. A parameter without one does not change.
         memory: the optimiser's state as ``{parameter/row/quantity: tensor}``.
         frozen_rows: bool ``[K]`` by name of a parameter ``[K, ...]``: the rows that do not change,
@@ -337,11 +337,11 @@ def server_step(
         The new parameters and the new state of the optimiser.
     """
     if not gradients:
-        return leaves, memory
+        return params, memory
     parts: dict[str, tuple[Tensor, Tensor | None]] = {}
     frozen = _lists(frozen_rows or {})
-    for name, leaf in leaves.items():
-        parts |= _parts(name, leaf, gradients.get(name), frozen.get(name))
+    for name, param in params.items():
+        parts |= _parts(name, param, gradients.get(name), frozen.get(name))
     moved = {label: w.detach().clone() for label, (w, _) in parts.items()}
     for label, (w, gradient) in parts.items():
         if gradient is not None:
@@ -350,7 +350,7 @@ def server_step(
         torch.nn.utils.clip_grad_norm_(moved.values(), optimizer.clip)
     engine = optimizer.build(moved, memory=memory)
     engine.step()
-    return _join(leaves, moved), engine.memory
+    return _join(params, moved), engine.memory
 
 
 def _lists(flags: dict[str, Tensor]) -> dict[str, list[bool]]:
@@ -361,18 +361,18 @@ def _lists(flags: dict[str, Tensor]) -> dict[str, list[bool]]:
 
 
 def _parts(
-    name: str, leaf: Tensor, gradient: Tensor | None, frozen_rows: list[bool] | None
+    name: str, param: Tensor, gradient: Tensor | None, frozen_rows: list[bool] | None
 ) -> dict[str, tuple[Tensor, Tensor | None]]:
     """Return the independently updated parts of a parameter: its rows if some are frozen."""
     if gradient is None or frozen_rows is None:
-        return {f"{name}/-": (leaf, gradient)}
-    rows = zip(leaf, gradient, frozen_rows, strict=True)
+        return {f"{name}/-": (param, gradient)}
+    rows = zip(param, gradient, frozen_rows, strict=True)
     return {f"{name}/{k}": (w, None if still else g) for k, (w, g, still) in enumerate(rows)}
 
 
-def _join(leaves: Params, moved: Params) -> Params:
+def _join(params: Params, moved: Params) -> Params:
     out = {}
-    for name in leaves:
+    for name in params:
         rows = [w.detach() for label, w in moved.items() if label.rpartition("/")[0] == name]
         out[name] = rows[0] if f"{name}/-" in moved else torch.stack(rows)
     return out

@@ -38,12 +38,6 @@ class Selection:
 
     >>> Experiment(tiny.task, FedAvg(), rounds=2, cohort=Selection(2, dropout=0.1)).cohort.size
     2
-
-    One's own rule is a value that inherits from this one and overrides ``pick``.
-
-    Source: McMahan et al., AISTATS 2017 (uniform); Li et al., On the convergence of FedAvg on
-    non-IID data, ICLR 2020 (weighted: its scheme I draws with replacement); Bonawitz et al.,
-    Towards federated learning at scale, MLSys 2019 (availability by the time of day, dropouts).
     """
 
     size: int | float = 10
