@@ -118,7 +118,7 @@ def test_the_division_is_what_build_holds(fed):
 @pytest.mark.skipif("torch.cuda.is_available()", reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_an_error():
     for ask in (pick_device, lambda device: TASK.build(0, device)):
-        with pytest.raises(ValueError, match="device 'cuda:0' is not there"):
+        with pytest.raises(ValueError, match="device 'cuda:0' is not available"):
             ask("cuda:0")
 
 
