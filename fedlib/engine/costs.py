@@ -83,6 +83,13 @@ def cohort_width(
 
     It exceeds ``usual`` only if some phase trains no convolution and the parameters of all these
     clients are small, because they stay in memory until the next phase.
+
+    Args:
+        fed: the federation.
+        chunk: the number of clients per program that the user gave, or None.
+        usual: the default number.
+        state: the state, with the shapes of the parameters.
+        phases: the phases of the algorithm.
     """
     if chunk is not None or fed.device.type != "cpu":
         return usual
@@ -128,7 +135,13 @@ def groups(
 ) -> Iterator[np.ndarray]:
     """Yield groups of the cohort that are trained together, as positions in the cohort.
 
-    A group has clients of one kind (shape of parameters). Clients with most steps come first.
+    A group has clients of one kind. Clients with most steps come first.
+
+    Args:
+        kinds: the kind (shape of parameters) of each client, int64 ``[clients]``.
+        sizes: their numbers of examples, int64 ``[clients]``.
+        phases: the phases of the algorithm.
+        size: the maximal number of clients in a group.
     """
     batch = next((p.batch_size for p in phases[:1]), None) or sizes.max(initial=1)
     steps = np.ceil(sizes / batch)

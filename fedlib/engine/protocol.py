@@ -429,10 +429,15 @@ class Algorithm(Protocol):
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Return the state after the round.
 
-        Called once per round, after ``weights`` and with the same arguments.
+        Called once per round, after ``weights``.
 
-        Default: one step of the server's optimiser along the weighted mean of the
-        messages.
+        Args:
+            fed: the federation.
+            state: the state after ``choose``.
+            clients: indices of the cohort, int64 ``[clients]``.
+            messages: what they sent, ``[clients, ...]`` by name.
+
+        Default: one step of the server's optimiser along the weighted mean of the messages.
         """
 
     def communication_bytes(

@@ -144,6 +144,13 @@ def train_together(
 
     A client that runs out of batches or stops early ends with its parameters at that time. They are
     copied at that step, because momentum could change them afterwards.
+
+    Args:
+        algorithm: the algorithm.
+        cohort: the clients with their parameters before the phase.
+        phase: the phase.
+        plan: their mini-batches.
+        moving: names of the trained parameters.
     """
     net = cohort.fed.net
     loss = one_client(getattr(algorithm, phase.loss), net, cohort.common)
