@@ -1,4 +1,4 @@
-"""A federation in memory: every client's examples on one device, as tables of who holds what."""
+"""A federation in memory: the examples of all clients on one device."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from fedlib.models import Batch, FunctionalModel, Params
 from fedlib.values import NonNegativeInt, check_choice, value
 
 _NONE = np.zeros(0, dtype=np.float32)
-AHEAD = 2**20  # numbers of the steps whose inputs are computed at once, 4 MiB of floats
-OPTED_IN = "opted_in"  # side information: 1 for a training example that may take part, else 0
+AHEAD = 2**20  # elements of inputs that are computed at once, 4 MiB of floats
+OPTED_IN = "opted_in"  # side information: 1 for training examples that take part, else 0
 
 
 @value
 class Augmentation:
-    """Any batched function of training examples, drawn for every batch; this one does nothing.
+    """Base class of random augmentations of training examples. This one does nothing.
 
-    One's own is a value that inherits from this one and overrides ``__call__``. It is given what a
-    data set stores: uint8 ``[N, H, W, C]``, floats ``[N, ...]`` or int32 tokens ``[N, T]``, and
-    ``numbers`` uniform ones in [0, 1) per example, ``[N, numbers]``, which are its only randomness.
-    Where it is ``images_only`` other examples stay as they are.
+    To write another one, inherit from this class, decorate with ``@value`` and override
+    ``__call__``. Random numbers are drawn anew for every mini-batch.
+
+    Attributes:
+        numbers: random numbers per example, at least 1.
+        images_only: whether data that are no images stay unchanged.
 
     >>> from dataclasses import replace
     >>> replace(tiny.task, augment=Augmentation()).build(seed=0).train.noise_taken
@@ -40,21 +42,30 @@ class Augmentation:
     images_only: ClassVar[bool] = False
 
     def check(self) -> None:
-        if self.numbers < 1:  # nothing would be drawn, and so nothing changed
-            need = "numbers must be 1 at least, of which it may use none"
+        if self.numbers < 1:  # without random numbers the augmentation would not be called
+            need = "numbers must be at least 1, even if none is used"
             raise ValueError(f"{type(self).__name__}.{need}, got {self.numbers}")
 
     def __call__(self, x: Tensor, noise: Tensor) -> Tensor:
-        """Return changed examples of the same shape and type."""
+        """Return augmented examples of the same shape and type.
+
+        Args:
+            x: examples as stored: uint8 ``[N, H, W, C]``, floats ``[N, ...]`` or int32 tokens ``[N,
+                T]``.
+            noise: uniform random numbers in [0, 1), ``[N, numbers]``, the only source of
+                randomness.
+        """
         return x
 
 
 @value
 class CropFlip(Augmentation):
-    """A crop of the image's own size from a black border, and a mirror image half of the time.
+    """Random crops of an image padded with a black border, and random horizontal flips.
 
-    Drawn for every batch. ``padding`` is the border's width in pixels (4: 000, CIFAR-100;
-    He et al., 2016).
+    Args:
+        padding: the width of the border in pixels. Default: 4 (000, CIFAR-100).
+
+    Reference: He et al., Deep residual learning for image recognition, CVPR 2016.
 
     >>> from dataclasses import replace
     >>> replace(tiny.task, augment=CropFlip(padding=2)).build(seed=0).train.noise_taken
@@ -66,7 +77,7 @@ class CropFlip(Augmentation):
     images_only = True
 
     def __call__(self, x: Tensor, noise: Tensor) -> Tensor:
-        """Return uint8 ``[N, H, W, C]`` cropped and mirrored by noise ``[N, 3]`` in [0, 1)."""
+        """Return uint8 ``[N, H, W, C]``, cropped and flipped by noise ``[N, 3]`` in [0, 1)."""
         height, width = x.shape[1:3]
         p = self.padding
         wide = functional.pad(x, (0, 0, p, p, p, p))
@@ -80,9 +91,11 @@ class CropFlip(Augmentation):
 
 
 class Precomputed(NamedTuple):
-    """What is known of examples, by name: columns ``extra`` to them, or that ``replace`` them.
+    """Precomputed quantities of examples, by name.
 
-    Where there are any of these a batch has nothing else of the examples: its ``x`` is None.
+    Args:
+        extra: quantities that a batch has in addition to the examples.
+        replace: quantities that replace the examples; ``x`` of the batch is then None.
     """
 
     extra: Params
@@ -94,18 +107,27 @@ NOTHING = Precomputed({}, {})
 
 @dataclass(eq=False)
 class ClientData:
-    """Who holds which example of one split (train, validation or test).
+    """The examples of one split (train, validation or test), and which client holds which.
 
-    ``x`` is uint8 ``[N, height, width, channels]``, int32 ``[N, tokens]`` for text, or float32 or
-    float64 ``[N, ...]``, and ``y`` int64 ``[N]``, shared by all clients; ``indices`` int64
-    ``[held]`` points into them, client after client, of whom client i holds ``sizes[i]``. ``side``
-    holds per-example side information, int64 ``[held]`` each. So a table is as large as what is
-    held: rows of one width are made of those clients only that are trained or evaluated together
-    (``padded``). ``scale`` and ``shift``, a number per value of an image ``[height * width *
-    channels]``, turn pixels into normalised float32, and other numbers likewise, computed in their
-    own precision; text has none. ``augment`` changes examples at random each time they are trained
-    on. ``separate`` says that the examples are no client's own, as a test split is,
-    ``server_params`` that every client has all of ``indices``.
+    Memory is proportional to the number of examples held. Padded rows of equal width are built only
+    for clients that are trained or evaluated together (``padded``).
+
+    Args:
+        x: the examples of all clients: uint8 ``[N, height, width, channels]``, int32 ``[N,
+            tokens]`` for text, or float32 or float64 ``[N, ...]``.
+        y: their labels, int64 ``[N]``.
+        indices: positions in ``x``, client after client, int64 ``[held]``.
+        sizes: the number of examples of each client, int64 ``[clients]``.
+        scale, shift: one number per value of an example, ``[height * width * channels]``; model
+            inputs are ``scale * x + shift`` in float32. Empty for text.
+        side: side information of the examples held, int64 ``[held]`` by name.
+        augment: random augmentation of training examples, or None.
+        separate: whether the examples exist apart from clients, as those of a test split do. They
+            are then kept even if no client holds them.
+        shared: whether each client holds the first ``sizes[i]`` of the same ``indices``.
+
+    Raises:
+        ValueError: if the sizes do not match the indices.
     """
 
     x: Tensor
@@ -120,36 +142,45 @@ class ClientData:
     shared: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError where sizes are not those of what is held."""
+        """Raise ValueError if the sizes do not match the indices."""
         held, told = (
             len(self.indices),
             self.sizes.max(initial=0) if self.shared else self.sizes.sum(),
         )
         if told != held and not (self.shared and told < held):
-            raise ValueError(f"{held} examples are held, and sizes are of {told}; see `Table.some`")
+            raise ValueError(
+                f"{held} examples are held, but the sizes imply {told}; see `ClientData.subset`"
+            )
 
     @cached_property
     def offsets(self) -> tuple[Tensor, Tensor]:
-        """Where in ``indices`` each client's examples begin, and how many, ``[clients]`` each."""
+        """The start in ``indices`` and the number of each client's examples, ``[clients]``."""
         sizes = torch.as_tensor(self.sizes, device=self.indices.device)
         return 0 * sizes if self.shared else sizes.cumsum(0) - sizes, sizes
 
     @property
     def owners(self) -> Tensor:
-        """The row of the client who holds each example, int64 ``[held]``."""
+        """The index of the client that holds each example, int64 ``[held]``."""
         return torch.repeat_interleave(self.offsets[1])
 
     def client(self, row: int) -> Tensor:
-        """Return the examples that one client holds, int64 ``[sizes[row]]``."""
+        """Return the positions in ``x`` of one client's examples, int64 ``[sizes[row]]``."""
         return self.indices[int(self.offsets[0][row]) :][: int(self.sizes[row])]
 
     def padded(
         self, rows: np.ndarray, width: int = 0, column: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the examples of some clients as rows, and which of them are no padding.
+        """Return the examples of some clients as rows of equal width, and a mask of real entries.
 
-        int64 and bool ``[rows, width]``, by default as wide as the widest; 0 in the padding. Of a
-        ``column`` ``[held, ...]`` what it says of them, ``[rows, width, ...]``.
+        Args:
+            rows: indices of the clients, int64 ``[rows]``.
+            width: the width of the rows. Default: that of the largest client.
+            column: values of the examples, ``[held, ...]``, that are returned in place of
+                ``indices``.
+
+        Returns:
+            int64 ``[rows, width]`` (or ``[rows, width, ...]``), 0 in the padding, and bool
+            ``[rows, width]``.
         """
         wide, where = width or int(self.sizes[rows].max(initial=0)), self.indices.device
         starts, sizes = (t[torch.as_tensor(rows, device=where), None] for t in self.offsets)
@@ -158,7 +189,12 @@ class ClientData:
         return _taken(self.indices if column is None else column, starts + places, real), real
 
     def subset(self, rows: np.ndarray, most: int | np.ndarray | None = None) -> ClientData:
-        """Return the table of some clients, in this order, of each the first ``most`` examples."""
+        """Return the table of some clients.
+
+        Args:
+            rows: indices of the clients, in the order of the result.
+            most: the number of examples to keep of each, its first ones. Default: all.
+        """
         sizes = self.sizes[rows] if most is None else np.minimum(self.sizes[rows], most)
         shift = self.offsets[0].cpu().numpy()[rows] - (np.cumsum(sizes) - sizes)
         held = np.repeat(shift, sizes) + np.arange(sizes.sum())
@@ -175,14 +211,20 @@ class ClientData:
         noise: Iterable[np.ndarray] | None = None,
         precomputed: Precomputed = NOTHING,
     ) -> Iterator[Batch]:
-        """Yield what some clients see step by step.
+        """Yield the mini-batches of some clients, step by step.
 
-        ``rows`` are client rows ``[clients]``, ``positions`` places among what each of them holds
-        ``[clients, steps, B]``, ``counts`` ``[clients, steps]`` how many of the B are real,
-        ``widths [steps]`` how many are looked at. A batch has ``x [clients, width, ...]``, ``y``,
-        ``weight`` (0 marks padding) and every side information. ``noise`` are uniform random
-        numbers step by step, ``[clients, B, numbers]`` each: augmentation takes the first, the rest
-        is in the batch. ``precomputed`` are columns ``[clients, examples, ...]``.
+        Args:
+            rows: indices of the clients, int64 ``[clients]``.
+            positions: positions among each client's examples, int64 ``[clients, steps, B]``.
+            counts: how many of the B examples are real, int64 ``[clients, steps]``.
+            widths: the width of each step's batch, int64 ``[steps]``.
+            noise: uniform random numbers of each step, ``[clients, B, numbers]``. Augmentation uses
+                the first of them, the batch has the others.
+            precomputed: columns ``[clients, examples, ...]``.
+
+        Yields:
+            Batches with ``x`` ``[clients, width, ...]``, ``y``, ``weight`` (0 for padding) and the
+            side information.
         """
         within = torch.as_tensor(positions, device=rows.device)
         starts, sizes = (t[rows, None, None] for t in self.offsets)
@@ -219,7 +261,7 @@ class ClientData:
 
     @property
     def noise_taken(self) -> int:
-        """How many random numbers per example the augmentation takes."""
+        """Random numbers per example that the augmentation needs."""
         return self.augment.numbers if self.augment else 0
 
     def all_examples(self, rows: Tensor, precomputed: Precomputed = NOTHING) -> Batch:
@@ -230,9 +272,13 @@ class ClientData:
     def blocks(
         self, rows: Tensor, size: int, precomputed: Precomputed = NOTHING
     ) -> Iterator[Batch]:
-        """Yield all examples of some clients in order, in padded batches of at most ``size``.
+        """Yield all examples of some clients in order, in padded batches.
 
-        None where nobody has any, unless ``size`` is 0.
+        Args:
+            rows: indices of the clients, int64 ``[clients]``.
+            size: the maximal width of a batch. With 0 one empty batch is yielded; otherwise none,
+                if no client has examples.
+            precomputed: columns ``[clients, examples, ...]``.
         """
         sizes = self.sizes[rows.cpu().numpy()]
         starts = np.arange(0, int(sizes.max(initial=0)) if size else 1, max(1, size))
@@ -242,13 +288,16 @@ class ClientData:
         yield from self.batches(rows, places, counts, counts.max(0), precomputed=precomputed)
 
     def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return what a model takes: images ``[..., C, H, W]`` and other numbers normalised, or
-        tokens ``[..., T]``.
+        """Return the inputs of a model for some examples.
 
-        With ``noise`` ``[..., numbers]`` they are augmented.
+        Args:
+            examples: positions in ``x``, int64 ``[...]``.
+            noise: random numbers ``[..., numbers]`` of the augmentation. Default: no augmentation.
 
-        Pixels are stored channels-last and only viewed the other way, the layout in which
-        convolutions run fastest on a CPU.
+        Returns:
+            Normalised images ``[..., C, H, W]``, other normalised numbers, or tokens ``[..., T]``.
+            Images are stored channels-last and only viewed as ``[C, H, W]``, the layout in which
+            convolutions are fastest on a CPU.
         """
         flat = self.x.flatten(1).index_select(0, examples.flatten())
         shape = (*examples.shape, *self.x.shape[1:])
@@ -261,15 +310,20 @@ class ClientData:
             flat = changed.flatten(1)
         if not len(self.scale):
             return flat.to(torch.int64).view(shape)
-        # A number per value, not per channel: broadcasting over three channels is slow.
+        # One number per value, because broadcasting over three channels is slow.
         seen = flat.to(self.scale.dtype).mul_(self.scale).add_(self.shift)
         seen = seen.to(torch.float32).view(shape)
         return seen.movedim(-1, -3) if self.x.ndim == 4 else seen
 
     def counts(self, kinds: int, side: str = "") -> Tensor:
-        """Return how often each client holds each label, or value of a side information.
+        """Return how often each client holds each label, or each value of a side information.
 
-        int64 ``[clients, kinds]``.
+        Args:
+            kinds: the number of labels or values.
+            side: the name of the side information. Default: the labels.
+
+        Returns:
+            int64 ``[clients, kinds]``.
         """
         values = self.side[side] if side else self.y[self.indices]
         cells = torch.bincount(self.owners * kinds + values, minlength=len(self.sizes) * kinds)
@@ -278,24 +332,32 @@ class ClientData:
 
 @dataclass(eq=False)
 class Federation:
-    """Clients, their data and the model they train: all that an algorithm may ask about.
+    """The clients, their data and the network that they train.
 
-    ``ids`` numbers the client behind every row; random draws follow the id, not the row.
-    ``client_names`` are what the partition calls these clients, row by row, as ``NaturalPartition``
-    by the values of its column; () where they have none. ``participants`` are the rows that a
-    cohort is drawn from, None for all.
+    If ``train`` has the side information ``OPTED_IN``, the tables contain only the training
+    examples that take part, the validation examples of clients that take part, and these clients
+    are the ``participants``. All data are in ``all_data``, and ``full_view`` returns a federation
+    with them. An algorithm that communicates is trained on ``participating_view``, which has
+    neither ``all_data`` nor tests of clients that opted out.
 
-    Where ``train`` comes with side information ``OPTED_IN``, the federation's tables do not hold
-    what opted out: they have the training examples that take part, the validation examples of
-    clients that do, and these clients as members. The rest is in ``all_data``, tables for training
-    and validation, which ``full_view`` makes a view of (``includes_opted_out``). An algorithm that
-    federates gets ``participating_view()``, which has no ``all_data`` and no tests of those who
-    stay out either.
-
-    ``ranks`` is what a data set's token ids have become, where these were ranked for it.
-    ``balanced`` is a test set that all clients share, if there is one. ``source`` names the data
-    and their fingerprint. ``kinds`` is how many values side information can take, by name, so that
-    it need not be counted on what someone holds.
+    Args:
+        net: the network.
+        classes: the number of classes.
+        device: the device of all tensors.
+        train, validation, test: the tables of the three splits.
+        ids: the id of the client at each index, int64 ``[clients]``. Random draws depend on ids,
+            not on indices.
+        balanced: a class-balanced test set that all clients share, or None.
+        class_names: the names of the classes, or ().
+        client_names: the names of the clients, such as the values of a ``NaturalPartition``'s
+            column, or ().
+        source: name and fingerprint of the data.
+        ranks: the new token id of each token id of the data set, if tokens were ranked by
+            frequency.
+        participants: indices of the clients from which cohorts are drawn; None for all.
+        kinds: the number of values of each side information, by name.
+        all_data: the tables for training and validation with the data that opted out.
+        includes_opted_out: whether ``train`` and ``validation`` contain data that opted out.
     """
 
     net: FunctionalModel
@@ -314,14 +376,14 @@ class Federation:
     kinds: dict[str, int] = field(default_factory=dict)
     all_data: tuple[ClientData, ClientData] | None = field(default=None, repr=False)
     includes_opted_out: bool = False
-    # What a changed copy (``replace``) computes for itself: counts, and the other views.
+    # Caches, which a copy made by ``replace`` does not inherit.
     _shares: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     _inside: Federation | None = field(default=None, init=False, repr=False)
     _home: Federation | None = field(default=None, init=False, repr=False)
     _eval_view: Federation | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Take what opted out from the tables, into ``all_data``."""
+        """Move the data that opted out from the tables to ``all_data``."""
         flag = self.train.side.get(OPTED_IN)
         if flag is None or self.includes_opted_out:
             return
@@ -334,32 +396,36 @@ class Federation:
 
     @property
     def num_clients(self) -> int:
-        """The population M."""
+        """The number of clients, with those that opted out."""
         return len(self.ids)
 
     @property
     def participating(self) -> int:
-        """How many clients a cohort is drawn from: the population without those that opt out."""
+        """The number of clients from which cohorts are drawn."""
         return self.num_clients if self.participants is None else len(self.participants)
 
     @property
     def member_rows(self) -> Tensor:
-        """The rows that a cohort is drawn from, int64 ``[participating]``."""
+        """Indices of the clients from which cohorts are drawn, int64 ``[participating]``."""
         rows = torch.arange(self.num_clients, device=self.device)
         return rows if self.participants is None else rows[torch.as_tensor(self.participants)]
 
     @property
     def sizes(self) -> Tensor:
-        """Training examples per client N_s, float64 ``[clients]``."""
+        """The number N_s of training examples of each client, float64 ``[clients]``."""
         return torch.as_tensor(self.train.sizes, dtype=torch.float64, device=self.device)
 
     @property
     def by_id(self) -> Tensor:
-        """The rows in the order of their clients' ids, int64 ``[clients]``."""
+        """Indices of the clients in the order of their ids, int64 ``[clients]``."""
         return torch.as_tensor(self.ids, device=self.device).argsort()
 
     def row(self, client: int | str) -> int:
-        """Return the row of a client, who is told by id or by name; ValueError if there is none."""
+        """Return the index of a client, given by id or by name.
+
+        Raises:
+            ValueError: if there is no such client.
+        """
         names: list[Any] = [*(self.client_names if isinstance(client, str) else self.ids.tolist())]
         if client in names:
             return names.index(client)
@@ -372,16 +438,15 @@ class Federation:
         raise ValueError(f"there is no client {client!r}: {there}")
 
     def called(self, ids: Iterable[int]) -> str:
-        """Return what an error calls some clients: ids, and names where there are any."""
+        """Return ids of clients for a message, with their names if there are any."""
         known = dict(zip(self.ids.tolist(), self.client_names, strict=False))
         return ", ".join(f"{i} ({known[i]!r})" if i in known else f"{i}" for i in map(int, ids))
 
     def participating_view(self) -> Federation:
-        """Return the federation without what opted out: examples, and whole clients.
+        """Return the federation without the examples and clients that opted out.
 
-        Rows stay in their places. A client that has opted out altogether is no member, and has no
-        examples here; nothing leads from here to what it has. The same federation if nobody opts
-        out, or if it is such a view.
+        Indices of clients do not change: a client that opted out has no examples and is no
+        participant. Returns the federation itself if nobody opted out, or if it is such a view.
         """
         if self._inside is None and self.includes_opted_out and OPTED_IN in self.train.side:
             self._inside = replace(self, includes_opted_out=False).participating_view()
@@ -391,9 +456,10 @@ class Federation:
         return self._inside or self
 
     def full_view(self) -> Federation:
-        """Return the view with all that clients have, for what stays with them.
+        """Return the federation with all data, for what stays with the clients.
 
-        The training examples have ``OPTED_IN`` there. The same federation if nobody opts out.
+        Its training examples have the side information ``OPTED_IN``. Returns the federation itself
+        if nobody opted out.
         """
         if self._home is None and self.all_data is not None:
             tables: Any = dict(zip(("train", "validation"), self.all_data, strict=True))
@@ -404,10 +470,11 @@ class Federation:
         return self._home or self
 
     def eval_view(self) -> Federation:
-        """Return the view that clients predict with.
+        """Return the federation with which clients predict.
 
-        Members know what takes part. Those who opted out altogether decide for themselves only,
-        with all that they have. The same federation if nobody opts out.
+        Participants have their examples that take part. Clients that opted out altogether have all
+        of theirs, because their choices concern themselves only. Returns the federation itself if
+        nobody opted out.
         """
         home = self.full_view()
         if OPTED_IN not in home.train.side:
@@ -421,16 +488,20 @@ class Federation:
         return home._eval_view
 
     def values(self, condition: str) -> int:
-        """Return how many values the label, or a named side information, can take."""
+        """Return the number of values of the label, or of a side information."""
         if condition == "label":
             return self.classes
         check_choice("side information", condition, ("label", *self.train.side))
         return self.kinds.get(condition) or int(self.train.side[condition].max()) + 1
 
     def shares(self, condition: str) -> Tensor:
-        """Return p(condition | s) over a client's training examples, float32 ``[clients, values]``.
+        """Return p(condition | s) of the training examples of each client.
 
-        For the condition "label" that is p(y|s).
+        Args:
+            condition: "label", for p(y|s), or the name of a side information.
+
+        Returns:
+            float32 ``[clients, values]``; zeros for a client without examples.
         """
         if condition not in self._shares:
             side = "" if condition == "label" else condition
@@ -439,7 +510,11 @@ class Federation:
         return self._shares[condition]
 
     def permuted(self, order: np.ndarray) -> Federation:
-        """Return the same federation with its rows in another order; ids move with the rows."""
+        """Return the federation with its clients in another order; ids move with the clients.
+
+        Args:
+            order: the old index of each client, int64 ``[clients]``.
+        """
         members = (
             None if self.participants is None else np.flatnonzero(np.isin(order, self.participants))
         )
@@ -448,29 +523,29 @@ class Federation:
         return self._changed(lambda table: table.subset(order), **changes)
 
     def pooled(self) -> Federation:
-        """Return one client that holds what all have, split by split: training in one place.
+        """Return a federation of one client that holds the data of all, for centralised training.
 
-        Side information stays behind, and so does what has opted out.
+        It has neither side information nor data that opted out.
         """
         ids = np.zeros(1, dtype=self.ids.dtype)
         inside = replace(self.participating_view(), test=self.test)
         return inside._changed(_pooled, ids=ids, client_names=(), participants=None)
 
     def _changed(self, change: Callable[[ClientData], ClientData], **others: Any) -> Federation:
-        """Return this federation with every client's table changed alike."""
+        """Return the federation with the same change applied to all tables of clients."""
         tables = {name: change(getattr(self, name)) for name in ("train", "validation", "test")}
         home = self.all_data and (change(self.all_data[0]), change(self.all_data[1]))
         return replace(self, **{**tables, "all_data": home, **others})
 
 
 def _at(column: Tensor, places: Tensor) -> Tensor:
-    """Return entries ``[clients, B, ...]`` of a column ``[clients, examples, ...]``, by place."""
+    """Return entries ``[clients, B, ...]`` of a column ``[clients, examples, ...]``."""
     found = column.flatten(0, 1).index_select(0, places.flatten())
     return found.view(*places.shape, *column.shape[2:])
 
 
 def _taken(column: Tensor, places: Tensor, real: Tensor) -> Tensor:
-    """Return entries of a column ``[held, ...]`` at some places, 0 where none is real."""
+    """Return entries of a column ``[held, ...]``, and 0 in the padding."""
     if not len(column):
         return column.new_zeros(*places.shape, *column.shape[1:])
     real = real.view(*real.shape, *[1] * (column.ndim - 1))
@@ -478,9 +553,10 @@ def _taken(column: Tensor, places: Tensor, real: Tensor) -> Tensor:
 
 
 def _restricted(table: ClientData, chosen: Tensor) -> ClientData:
-    """Return a table with the chosen of the examples that are held only, bool ``[held]``.
+    """Return a table with some of its examples, ``chosen`` bool ``[held]``.
 
-    The table does not hold the others, so that nothing can read them, not even as padding.
+    The other examples are removed from memory, so that they cannot be read by accident, not even as
+    padding.
     """
     sizes = torch.bincount(table.owners[chosen], minlength=len(table.sizes)).cpu().numpy()
     side = {n: t[chosen] for n, t in table.side.items() if n != OPTED_IN}
@@ -488,16 +564,16 @@ def _restricted(table: ClientData, chosen: Tensor) -> ClientData:
 
 
 def _compact(table: ClientData) -> ClientData:
-    """Return a table without the examples that nobody holds, unless they are nobody's own."""
+    """Return a table without examples that no client holds, unless it is ``separate``."""
     if table.separate:
         return table
     used, place = table.indices.unique(return_inverse=True)
-    # What pads the row of a client without examples.
+    # At least one example, which pads clients without examples.
     x, y = (t[used] if len(used) else torch.zeros_like(t[:1]) for t in (table.x, table.y))
     return replace(table, x=x, y=y, indices=place)
 
 
 def _pooled(table: ClientData) -> ClientData:
-    """Return a table whose only client holds every example that some client holds."""
+    """Return a table with one client that holds all examples."""
     held = table.indices.unique()
     return replace(table, indices=held, sizes=np.array([len(held)]), side={})

@@ -1,4 +1,4 @@
-"""Optimisers as values, for clients and server alike: torch.optim does the work."""
+"""Optimisers as values, for clients and the server; torch.optim computes their steps."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ from torch.optim.sgd import sgd as sgd_step
 from fedlib.values import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Share, value
 
 Params = dict[str, Tensor]
-# Classes of torch.optim that move every number by itself, so that no row of a leaf moves another.
+# Element-wise classes of torch.optim, which update stacked clients independently.
 ELEMENTWISE = (
     "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop",
     "SGD",
 )  # fmt: skip
-_CLASSES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}  # whose functions are called
+_CLASSES = {
+    "sgd": "SGD",
+    "adam": "Adam",
+    "adamw": "AdamW",
+}  # those with a functional implementation
 _TUNED = ("momentum", "weight_decay", "betas", "eps", "nesterov")
 
 
 @value
 class Schedule:
-    """A factor of an optimiser's rates by round; this one is 1 in all of them.
+    """Base class of learning-rate schedules: a factor per round. This one is constantly 1.
 
-    Any function of the round is a value with a method ``at``, so that it has a key::
+    To write another one, inherit from this class and override ``at``::
 
         @value
         class Halved(Schedule):
@@ -43,13 +47,21 @@ class Schedule:
     """
 
     def at(self, round: int) -> float:
-        """Return what the rates of a round (0 is the first) are multiplied by."""
+        """Return the factor by which all learning rates of a round are multiplied.
+
+        Args:
+            round: the number of the round, 0 for the first.
+        """
         return 1.0
 
 
 @value
 class Step(Schedule):
-    """The rate is multiplied by ``factor`` after every ``every`` rounds.
+    """Multiply the learning rate by ``factor`` after every ``every`` rounds.
+
+    Args:
+        every: number of rounds between two changes. Default: 10.
+        factor: the factor of each change. Default: 0.1.
 
     >>> [Step(every=2, factor=0.5).at(t) for t in range(5)]
     [1.0, 1.0, 0.5, 0.5, 0.25]
@@ -65,10 +77,16 @@ class Step(Schedule):
 
 @value
 class Cosine(Schedule):
-    """The rate falls from 1 to ``least`` over ``rounds`` rounds, after a linear ``warmup``.
+    """Cosine annealing of the learning rate, after a linear warmup.
 
         warmup:  (t + 1) / (warmup + 1)
-        then:    least + (1 - least) (1 + cos(pi (t - warmup) / rounds)) / 2,  at last ``least``
+        then:    least + (1 - least) (1 + cos(pi (t - warmup) / rounds)) / 2,  and at the end
+            ``least``
+
+    Args:
+        rounds: length of the annealing in rounds, without the warmup. Default: 100.
+        least: the final factor, in [0, 1]. Default: 0.
+        warmup: length of the warmup in rounds. Default: 0.
 
     Reference: Loshchilov and Hutter, SGDR: stochastic gradient descent with warm restarts, ICLR
     2017, eq. 5, without restarts.
@@ -91,18 +109,32 @@ class Cosine(Schedule):
 
 @value
 class Optimizer:
-    """Which optimiser moves some leaves, with per-leaf rates.
+    """An optimiser and its settings, for clients or the server.
 
-    ``rates`` are pairs (prefix of a leaf's name, learning rate) that override ``lr``; ValueError,
-    when a run starts, for a prefix of no leaf. Stacked leaves need no special care: every optimiser
-    here is element-wise, so that each client, a row, is moved as if it were alone.
+    All supported optimisers are element-wise, so that clients whose parameters are stacked are
+    updated independently of each other. ``sgd`` and ``adam`` are shorter ways to write the common
+    ones.
 
-    ``name`` is "sgd", with ``momentum`` and ``nesterov``, "adam" or "adamw", with ``betas`` and
-    ``eps``; ``lr`` and ``weight_decay`` are all of theirs. It may also be that of a class of
-    ``torch.optim`` (``ELEMENTWISE``): fields at their default are then torch's. ``options`` are
-    other arguments of torch's class. ``clip`` is the greatest length of a client's gradient over
-    all leaves, or of the server's pseudo-gradient; longer ones are scaled down to it. ``schedule``
-    is a factor of all rates by round.
+    Args:
+        name: "sgd", "adam", "adamw", or the name of a class of ``torch.optim`` (``ELEMENTWISE``),
+            for which settings left at their defaults here take the class's defaults. Default:
+            "sgd".
+        lr: the learning rate. Default: 0.05.
+        momentum: momentum factor of SGD. Default: 0.
+        weight_decay: weight decay. Default: 0.
+        betas: decay rates of the two moments of Adam, in [0, 1). Default: (0.9, 0.999).
+        eps: added to Adam's denominator. Default: 1e-8.
+        rates: pairs (prefix of parameter names, learning rate) that override ``lr``. A prefix that
+            matches no parameter is a ValueError when a run starts. Default: none.
+        nesterov: whether SGD uses Nesterov momentum. Default: False.
+        clip: the maximal norm of a client's gradient over all parameters, or of the server's
+            pseudo-gradient; None for no clipping. Default: None.
+        schedule: a ``Schedule`` of all learning rates by round. Default: None.
+        options: pairs (name, value) of other arguments of the class of ``torch.optim``. Default:
+            none.
+
+    Raises:
+        ValueError: if torch refuses the settings.
 
     >>> Optimizer("sgd", lr=0.1, rates=(("head.", 0.01),)).rate("head.bias")
     0.01
@@ -123,7 +155,9 @@ class Optimizer:
     options: tuple[tuple[str, bool | float | tuple[float, float]], ...] = ()
 
     def check(self) -> None:
-        idle = ("betas", "eps") if self.name == "sgd" else ("momentum",)  # torch's words for these
+        idle = (
+            ("betas", "eps") if self.name == "sgd" else ("momentum",)
+        )  # settings that this optimiser does not use
         odd = any(getattr(self, n) != vars(Optimizer)[n] for n in idle)
         if self.name in ELEMENTWISE or self.options or self.nesterov or odd:
             try:
@@ -133,12 +167,12 @@ class Optimizer:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a step is -lr times the gradient in every round: SGD and nothing else."""
+        """Whether every step is -lr times the gradient, in all rounds."""
         more = self.momentum or self.weight_decay or self.clip or self.schedule or self.options
         return self.name == "sgd" and not more
 
     def at(self, round: int) -> Optimizer:
-        """Return the optimiser with its rates of a round."""
+        """Return the optimiser with the learning rates of a round, without a schedule."""
         if self.schedule is None:
             return self
         by = self.schedule.at(round)
@@ -146,113 +180,121 @@ class Optimizer:
         return replace(self, lr=self.lr * by, rates=rates, schedule=None)
 
     def build(
-        self, leaves: Params, *, fused: bool = False, memory: Params | None = None
+        self, params: Params, *, fused: bool = False, memory: Params | None = None
     ) -> Stepper:
-        """Return what moves ``leaves`` along their gradients, step by step.
+        """Return an object that updates parameters in place, step by step.
 
-        ``fused`` asks for the variant that moves all leaves in one pass, where torch has one;
-        ``server_memory`` is what another ``Stepper`` over such leaves remembered.
+        Args:
+            params: the parameters by name.
+            fused: whether to use torch's fused implementation, if there is one. Default: False.
+            memory: the optimiser's state, as ``Stepper.memory`` returned it. Default: none.
         """
         if self.name in _CLASSES and not self.options:
-            return Stepper(self, leaves, fused or None, memory or {})
-        return TorchStepper(self, leaves, None, memory or {})
+            return Stepper(self, params, fused or None, memory or {})
+        return TorchStepper(self, params, None, memory or {})
 
     def rate(self, name: str) -> float:
-        """Return the learning rate of the leaf called ``name``."""
+        """Return the learning rate of the parameter called ``name``."""
         return next((lr for prefix, lr in self.rates if name.startswith(prefix)), self.lr)
 
 
 class Stepper:
-    """An optimiser and the ``leaves`` that it moves, with the bits of torch's own.
+    """An optimiser applied to some parameters, with results equal to torch's bit for bit.
 
-    It calls the functions that torch's classes call. These import torch's compiler at the first
-    step of a process (two seconds, and about 800 modules), and at each they take longer over their
-    own work than the fused kernel over the leaves.
+    It calls the functions that torch's classes call. The classes themselves import torch's compiler
+    at the first step of a process (about two seconds), and their overhead per step exceeds the time
+    of the fused kernel.
+
+    Args:
+        kind: the optimiser.
+        params: the parameters by name; they are updated in place.
+        fused: as torch's argument.
+        memory: the optimiser's state, as ``memory`` returned it.
     """
 
-    def __init__(self, kind: Optimizer, leaves: Params, fused: bool | None, memory: Params) -> None:
-        self._kind, self._leaves, self._fused = kind, leaves, fused
+    def __init__(self, kind: Optimizer, params: Params, fused: bool | None, memory: Params) -> None:
+        self._kind, self._params, self._fused = kind, params, fused
         self._groups: dict[float, list[str]] = {}
-        for name in leaves:
+        for name in params:
             self._groups.setdefault(kind.rate(name), []).append(name)
         self._state = self._states()
         for key, tensor in memory.items():
             name, _, quantity = key.rpartition("/")
-            if name in leaves:
+            if name in params:
                 self._state[name][quantity] = tensor.clone()
 
     def _states(self) -> dict[str, Params]:
-        """Return what is remembered of every leaf, nothing yet."""
-        return {n: {} for n in self._leaves}
+        """Return the empty state of every parameter."""
+        return {n: {} for n in self._params}
 
     @property
     def memory(self) -> Params:
-        """What it remembers of its leaves, ``{leaf/quantity: tensor}``, to be stored."""
+        """The optimiser's state as ``{parameter/quantity: tensor}``, to be stored."""
         states = self._state.items()
         return {f"{n}/{k}": t for n, s in states for k, t in s.items() if t is not None}
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
-        for leaf in self._leaves.values():
-            leaf.grad = None
+        """Set all gradients to None."""
+        for param in self._params.values():
+            param.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move every leaf that has a gradient; another stands still with all that belongs to it."""
+        """Update every parameter that has a gradient; others and their states do not change."""
         move = self._sgd if self._kind.name == "sgd" else self._adam
         for lr, names in self._groups.items():
-            awake = {n: w for n in names if (w := self._leaves[n]).grad is not None}
+            awake = {n: w for n in names if (w := self._params[n]).grad is not None}
             if awake:
                 move(lr, awake, [g for w in awake.values() if (g := w.grad) is not None])
 
-    def _sgd(self, lr: float, leaves: Params, grads: list[Tensor]) -> None:
-        kind, states = self._kind, [self._state[n] for n in leaves]
+    def _sgd(self, lr: float, params: Params, grads: list[Tensor]) -> None:
+        kind, states = self._kind, [self._state[n] for n in params]
         buffers = [s.get("momentum_buffer") for s in states] if kind.momentum else []
         own = {n: getattr(kind, n) for n in ("momentum", "weight_decay", "nesterov")}
         how = {"fused": self._fused, "lr": lr, "dampening": 0.0, "maximize": False, **own}
-        sgd_step([*leaves.values()], grads, buffers, **how)
+        sgd_step([*params.values()], grads, buffers, **how)
         for state, buffer in zip(states, buffers, strict=False):
             assert buffer is not None
             state["momentum_buffer"] = buffer
 
-    def _adam(self, lr: float, leaves: Params, grads: list[Tensor]) -> None:
-        kind, states = self._kind, [self._state[n] for n in leaves]
-        for leaf, state in zip(leaves.values(), states, strict=True):
+    def _adam(self, lr: float, params: Params, grads: list[Tensor]) -> None:
+        kind, states = self._kind, [self._state[n] for n in params]
+        for param, state in zip(params.values(), states, strict=True):
             if not state:
-                state["step"] = torch.zeros((), device=leaf.device if self._fused else "cpu")
-                state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(leaf) for _ in "12")
+                state["step"] = torch.zeros((), device=param.device if self._fused else "cpu")
+                state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(param) for _ in "12")
         take = adam_step if kind.name == "adam" else adamw_step
         first, second, steps = ([s[n] for s in states] for n in ("exp_avg", "exp_avg_sq", "step"))
         how: dict[str, Any] = {"fused": self._fused, "lr": lr, "amsgrad": False, "maximize": False}
         how |= {"eps": kind.eps, "weight_decay": kind.weight_decay}
         how |= zip(("beta1", "beta2"), kind.betas, strict=True)
-        take([*leaves.values()], grads, first, second, [], steps, **how)
+        take([*params.values()], grads, first, second, [], steps, **how)
 
 
 class TorchStepper(Stepper):
-    """The same by one of torch's classes."""
+    """The same for any class of ``torch.optim``, by that class."""
 
     def _states(self) -> dict[str, Params]:
-        """Return what torch's object remembers, in its own dictionaries."""
-        kind, usual, leaves = self._kind, vars(Optimizer), self._leaves
+        """Return the state of every parameter, as the object of torch holds it."""
+        kind, usual, params = self._kind, vars(Optimizer), self._params
         given = {n: getattr(kind, n) for n in _TUNED if getattr(kind, n) != usual[n]}
         made = getattr(torch.optim, _CLASSES.get(kind.name, kind.name))
         groups = self._groups.items()
-        parts = [{"params": [leaves[n] for n in names], "lr": lr} for lr, names in groups]
+        parts = [{"params": [params[n] for n in names], "lr": lr} for lr, names in groups]
         self._engine = made(parts, lr=kind.lr, **given, **dict(kind.options))
-        return {n: self._engine.state[w] for n, w in leaves.items()}
+        return {n: self._engine.state[w] for n, w in params.items()}
 
     def step(self) -> None:
-        """Move every leaf that has a gradient."""
+        """Update every parameter that has a gradient."""
         self._engine.step()
 
 
 def sgd(lr: float = 0.05, momentum: float = 0.0, **other: Any) -> Optimizer:
-    """Return stochastic gradient descent; at a server with ``lr=1`` it is plain averaging.
+    """Return stochastic gradient descent. At the server, ``lr=1`` is plain averaging.
 
     Args:
-        lr: the learning rate.
-        momentum: of the last steps, 0 for none.
+        lr: the learning rate. Default: 0.05.
+        momentum: the momentum factor. Default: 0.
         other: other fields of ``Optimizer``.
 
     >>> FedAvg(client=sgd(lr=0.1, weight_decay=1e-4), server=sgd(lr=1.0))
@@ -262,10 +304,10 @@ def sgd(lr: float = 0.05, momentum: float = 0.0, **other: Any) -> Optimizer:
 
 
 def adam(lr: float = 1e-3, **other: Any) -> Optimizer:
-    """Return Adam with PyTorch's defaults.
+    """Return Adam with the defaults of torch.
 
     Args:
-        lr: the learning rate.
+        lr: the learning rate. Default: 0.001.
         other: other fields of ``Optimizer``.
 
     >>> FedAvg(server=adam(0.01, schedule=Cosine(rounds=20))).server.name
@@ -276,24 +318,30 @@ def adam(lr: float = 1e-3, **other: Any) -> Optimizer:
 
 def server_step(
     optimizer: Optimizer,
-    leaves: Params,
+    params: Params,
     gradients: Params,
     memory: Params,
     frozen_rows: dict[str, Tensor] | None = None,
 ) -> tuple[Params, Params]:
-    """Move the global ``leaves`` along aggregated pseudo-gradients; return leaves and memory.
+    """Update the server's parameters along aggregated pseudo-gradients.
 
-    A leaf without gradient stands still, and so does every row k of a leaf for which
-    ``frozen_rows[name][k]`` is true (an expert that no client used: moving it by momentum alone
-    would be wrong). ``server_memory`` holds the optimiser's state as ``{leaf/row/quantity:
-    tensor}``, so that it can be stored.
+    Args:
+        optimizer: the server's optimiser.
+        params: the parameters by name.
+        gradients: pseudo-gradients by name. A parameter without one does not change.
+        memory: the optimiser's state as ``{parameter/row/quantity: tensor}``.
+        frozen_rows: bool ``[K]`` by name of a parameter ``[K, ...]``: the rows that do not change,
+            such as experts that no client used, which momentum alone would move. Default: none.
+
+    Returns:
+        The new parameters and the new state of the optimiser.
     """
     if not gradients:
-        return leaves, memory
+        return params, memory
     parts: dict[str, tuple[Tensor, Tensor | None]] = {}
     frozen = _lists(frozen_rows or {})
-    for name, leaf in leaves.items():
-        parts |= _parts(name, leaf, gradients.get(name), frozen.get(name))
+    for name, param in params.items():
+        parts |= _parts(name, param, gradients.get(name), frozen.get(name))
     moved = {label: w.detach().clone() for label, (w, _) in parts.items()}
     for label, (w, gradient) in parts.items():
         if gradient is not None:
@@ -302,29 +350,29 @@ def server_step(
         torch.nn.utils.clip_grad_norm_(moved.values(), optimizer.clip)
     engine = optimizer.build(moved, memory=memory)
     engine.step()
-    return _join(leaves, moved), engine.memory
+    return _join(params, moved), engine.memory
 
 
 def _lists(flags: dict[str, Tensor]) -> dict[str, list[bool]]:
-    """Return flags by name on the host, for which a GPU is waited for once."""
+    """Return flags as lists, with one synchronisation of a GPU."""
     given = torch.cat([*flags.values()]).tolist() if flags else []
     ends = list(accumulate(len(t) for t in flags.values()))
     return {n: given[end - len(t) : end] for (n, t), end in zip(flags.items(), ends, strict=True)}
 
 
 def _parts(
-    name: str, leaf: Tensor, gradient: Tensor | None, frozen_rows: list[bool] | None
+    name: str, param: Tensor, gradient: Tensor | None, frozen_rows: list[bool] | None
 ) -> dict[str, tuple[Tensor, Tensor | None]]:
-    """Return what of a leaf moves on its own: its rows if some may sleep, else the whole."""
+    """Return the independently updated parts of a parameter: its rows if some are frozen."""
     if gradient is None or frozen_rows is None:
-        return {f"{name}/-": (leaf, gradient)}
-    rows = zip(leaf, gradient, frozen_rows, strict=True)
+        return {f"{name}/-": (param, gradient)}
+    rows = zip(param, gradient, frozen_rows, strict=True)
     return {f"{name}/{k}": (w, None if still else g) for k, (w, g, still) in enumerate(rows)}
 
 
-def _join(leaves: Params, moved: Params) -> Params:
+def _join(params: Params, moved: Params) -> Params:
     out = {}
-    for name in leaves:
+    for name in params:
         rows = [w.detach() for label, w in moved.items() if label.rpartition("/")[0] == name]
         out[name] = rows[0] if f"{name}/-" in moved else torch.stack(rows)
     return out

@@ -1,6 +1,6 @@
-"""Who trains what on which data: tasks as values, and the federations that are built of them.
+"""Tasks as values: data, partition and network, from which federations are built.
 
-Images are as clients see them: turned by an angle, called by other labels, cropped in training.
+Images are transformed as each client sees them: rotated, relabelled, or augmented in training.
 """
 
 import math
@@ -26,18 +26,24 @@ from fedlib.values import UnknownName, check_choice, value
 
 Pool = tuple[Tensor, Tensor]
 Layer = TypeVar("Layer", bound=Partitioner)
-BLOCK = 4096  # images turned at once
-LARGE = 1e4  # deviations from 0 to the mean of numbers that float32 still brings to scale
+BLOCK = 4096  # images rotated at once
+LARGE = 1e4  # |mean| / std above which float32 is too inexact to normalise
 
 
 def view(
     request: Partitioner, pool: Pool, part: Partition, seed: int, classes: int
 ) -> tuple[Pool, Partition]:
-    """Return the examples of a part, each way of seeing one once, and the part pointing at them.
+    """Return the examples of a part as its clients see them, and the part that indexes these.
 
-    ``pool`` is ``x`` uint8 ``[N, height, width, channels]`` (tokens where nothing is turned) and
-    ``y`` int64 ``[N]``. The sides "angle" and "permutation" of ``part`` say how its examples are
-    seen, ``request`` what these numbers mean.
+    Each combination of example, angle and permutation is stored once.
+
+    Args:
+        request: the partitioner, which defines the angles and permutations.
+        pool: ``x`` uint8 ``[N, height, width, channels]`` (or tokens, which are not rotated) and
+            ``y`` int64 ``[N]``.
+        part: the partition, whose side information "angle" and "permutation" apply.
+        seed: the seed of the permutations.
+        classes: the number of classes.
     """
     x, y = pool
     rotated, permuted = _layer(request, Rotated), _layer(request, LabelPermuted)
@@ -53,7 +59,7 @@ def view(
     images = x[where]
     if len(angles) > 1:
         if images.ndim != 4 or images.dtype != torch.uint8:
-            raise ValueError("only images of whole pixels can be rotated, and these are no such")
+            raise ValueError("only images stored as uint8 can be rotated")
         for number, degrees in enumerate(angles):
             rows = torch.as_tensor(np.flatnonzero(turn == number), device=x.device)
             images[rows] = rotate(images[rows], degrees)
@@ -61,16 +67,20 @@ def view(
 
 
 def _layer(request: Partitioner | None, kind: type[Layer]) -> Layer | None:
-    """Return the outermost request of a kind among one and those that it is around."""
+    """Return the outermost partitioner of a type among nested ones, or None."""
     while request is not None and not isinstance(request, kind):
         request = getattr(request, "of", None)
     return request
 
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
-    """Return images uint8 ``[N, height, width, channels]`` turned counter-clockwise, black outside.
+    """Return images rotated counter-clockwise, with black outside.
 
-    Bilinear between pixels; exact for right angles of square images.
+    Interpolation is bilinear; rotations of square images by right angles are exact.
+
+    Args:
+        images: uint8 ``[N, height, width, channels]``.
+        degrees: the angle.
     """
     quarters, rest = divmod(degrees % 360, 90)
     if rest == 0 and images.shape[1] == images.shape[2]:
@@ -82,7 +92,7 @@ def _resampled(images: Tensor, degrees: float) -> Tensor:
     height, width = images.shape[1:3]
     turn = math.radians(degrees)
     cos, sin = math.cos(turn), math.sin(turn)
-    # affine_grid speaks of a square from -1 to 1, whatever the sides of the image.
+    # affine_grid has coordinates from -1 to 1 on both axes, whatever the sides.
     across = [[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]]
     theta = torch.tensor(across, dtype=torch.float32, device=images.device)
     planes = images.movedim(-1, 1).to(torch.float32)
@@ -92,56 +102,60 @@ def _resampled(images: Tensor, degrees: float) -> Tensor:
 
 
 def pick_device(device: str | torch.device = "auto") -> torch.device:
-    """Return a device: "auto" is CUDA where there is one, else the CPU.
+    """Return a torch device.
 
-    From then on a GPU's convolutions and recurrent nets use all bits of a float, as its other
-    kernels do. ``FEDLIB_PIN=0`` leaves torch's default, which rounds factors to 10 bits (TF32).
+    On a GPU this also disables TF32 in convolutions and recurrent networks, as torch does by
+    default for its other kernels, unless the environment variable ``FEDLIB_PIN`` is 0.
 
-    UnknownName for a kind of device that is unknown, or not there.
+    Args:
+        device: "cpu", "cuda", "cuda:N", or "auto" for CUDA if it is available. Default: "auto".
+
+    Raises:
+        UnknownName: if the device is unknown or not available.
     """
     name = str(device)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     check_choice("device", name.partition(":")[0], ("auto", "cpu", "cuda"))
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UnknownName(f"device {name!r} is not there: torch sees no CUDA device")
+        raise UnknownName(f"device {name!r} is not available: torch finds no CUDA device")
     if name.startswith("cuda") and os.environ.get(processor.VARIABLE) != "0":
         torch.backends.cudnn.allow_tf32 = False
     return torch.device(name)
 
 
 def _splits(data: Dataset, origin: str) -> list[Split]:
-    """What a part points at: a split, or "merged", both; see ``Division.origin``."""
+    """Return the splits that a part indexes; see ``Division.origin``."""
     return [data.train, data.test] if origin == "merged" else [getattr(data, origin)]
 
 
 def _labels(data: Dataset, origin: str) -> np.ndarray:
-    """The labels ``[N]`` that a part points at."""
+    """Return the labels ``[N]`` that a part indexes."""
     return np.concatenate([split.labels for split in _splits(data, origin)])
 
 
 def _features(data: Dataset, origin: str) -> np.ndarray:
-    """The examples ``[N, ...]`` that a part points at, where they lie if that is one place."""
+    """Return the examples ``[N, ...]`` that a part indexes, without a copy if possible."""
     arrays = [split.features for split in _splits(data, origin)]
     return np.concatenate(arrays) if len(arrays) > 1 else np.asarray(arrays[0])
 
 
 def _constant(data: Dataset) -> Fitted:
-    """What brings the examples of a known dataset to one scale."""
+    """Return the normalisation constants of a known data set."""
     return Fitted(data.mean, data.std)
 
 
 def _pool(data: Dataset, origin: str, device: torch.device, fitted: Fitted) -> Pool:
     features = _features(data, origin)
     with warnings.catch_warnings():
-        # On the array's own memory, which processes share if it is a mapped file.
+        # No copy: processes share the memory of a mapped file.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         x = torch.from_numpy(features if fitted.ids is None else fitted.ids[features])
     return x.to(device), torch.tensor(_labels(data, origin), device=device)
 
 
 def _some(split: Split, portion: float, seed: int) -> Split:
-    """A share of a split's examples, class by class."""
+    """Return a stratified subset with a fraction of a split's examples."""
     leave = len(split) - math.ceil(portion * len(split))
     if not leave:
         return split
@@ -152,21 +166,26 @@ def _some(split: Split, portion: float, seed: int) -> Split:
 
 @value
 class Task:
-    """Who trains what on which data.
+    """Data, partition, network and held-out examples.
 
-    ``partition`` deals the training examples to clients, ``held_out`` says what they are validated
-    and tested on (docs/READINGS.md, A04): examples from elsewhere in their label shares
-    (``MatchedHoldout``), or some of their own, at random (``LocalHoldout``) or by columns of the
-    data (``HoldoutByColumn``). Model and round selection look at validation only. ``portion`` is
-    the share of the data that is used at all, class by class. ``augment`` changes training examples
-    at random in every batch. ``opt_out`` says which training examples no federated algorithm gets
-    to see. ``balanced`` is the size of a set that all clients share, with as many examples of each
-    class, on which each is scored too (001); 0 for none. It is drawn from the "test" split, or,
-    ``balanced_on`` "validation", from the training examples that nobody trains on. ``validate_on``
-    "test" has every choice that validation examples should decide made on the tests themselves, as
-    003's released code does: only to show what that is worth.
+    Models and rounds are selected on validation examples only (docs/READINGS.md, A04).
 
-    ``dataset`` is the name of data that ``data.load`` has or gets, ``model`` the network.
+    Args:
+        dataset: the name of a data set, as ``data.load`` knows it.
+        partition: how training examples are assigned to clients.
+        model: the architecture of the network.
+        held_out: validation and test examples of clients: other examples with the client's label
+            shares (``MatchedHoldout``), or examples of its own, drawn at random (``LocalHoldout``)
+            or by columns of the data (``HoldoutByColumn``). Default: ``MatchedHoldout()``.
+        portion: fraction of the data that is used, stratified by class, in (0, 1]. Default: 1.
+        augment: random augmentation of training examples in every batch. Default: None.
+        opt_out: which training examples are hidden from federated algorithms. Default: None.
+        balanced: size of a class-balanced set on which all clients are evaluated, too (001); 0 for
+            none. Default: 0.
+        balanced_on: the split from which this set is drawn: "test", or "validation" for training
+            examples that no client trains on. Default: "test".
+        validate_on: "validation", or "test" to select models on test examples, as 003's released
+            code does. The latter only serves to measure its effect. Default: "validation".
 
     >>> clients = Dirichlet(clients=20, alpha=0.1, size=60)
     >>> task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))
@@ -195,19 +214,19 @@ class Task:
     def build(
         self, seed: int, device: str | torch.device = "cpu", fitted: Fitted | None = None
     ) -> Federation:
-        """Return the federation of one seed: partition, twins and examples on a device.
+        """Return the federation of a seed.
 
         Args:
-            seed: of the draws who holds what.
-            device: "cpu", "cuda", "cuda:N" or "auto".
-            fitted: what brings numbers to one scale and ranks tokens, for a model that has been
-                trained on another build; by default what ``fit`` says of this one.
+            seed: the seed of the partition and the held-out examples.
+            device: "cpu", "cuda", "cuda:N" or "auto". Default: "cpu".
+            fitted: normalisation constants and token ranks of another build, for a network trained
+                on that one. Default: the result of ``fit`` for this build.
 
         Returns:
-            The federation without what opted out; that is at hand with ``full_view()``.
+            The federation without data that opted out; ``full_view()`` of it includes them.
 
         Raises:
-            ValueError: for what does not fit together, and where no client has a test example.
+            ValueError: if the settings are incompatible, or no client has a test example.
         """
         fed = self.assembled(*self.divided(seed), seed, device, fitted)
         if not len(fed.test.y):
@@ -217,7 +236,7 @@ class Task:
         return fed
 
     def fit(self, seed: int) -> Fitted:
-        """Return what is fitted to the training examples of those who take part, or constant."""
+        """Return normalisation constants and token ranks, fitted to participating training data."""
         data = datasets.load(self.dataset)
         return self._fitted(*self.divided(seed)) if self._fits(data) else _constant(data)
 
@@ -230,9 +249,13 @@ class Task:
         device: str | torch.device = "cpu",
         fitted: Fitted | None = None,
     ) -> Federation:
-        """Return what ``build`` does, of what ``divided`` returns: of any examples that one likes.
+        """Return the federation for a given division of the data, such as that of ``divided``.
 
-        Args as of ``build``.
+        Args:
+            data: the data set.
+            division: the partitions for training, validation and tests.
+            inside: which training examples take part, bool ``[examples]``.
+            seed, device, fitted: as in ``build``.
         """
         where = pick_device(device)
         if fitted is None:
@@ -249,11 +272,11 @@ class Task:
         of_tokens = data.train.features.dtype == np.int32
         if net.reads_tokens != of_tokens:
             what = "tokens" if of_tokens else "numbers"
-            told = f"if it does, its class may say so: reads_tokens = {of_tokens}"
+            told = f"if it does, set reads_tokens = {of_tokens} in its class"
             raise ValueError(f"{data.name} holds {what}, which {self.model} does not read; {told}")
         if self.opt_out is not None:
             train.side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)
-        _ = net.dry_run  # an error for one that cannot be trained here
+        _ = net.dry_run  # raises an error if the network cannot be trained
         return Federation(
             net=net,
             classes=data.classes,
@@ -271,11 +294,11 @@ class Task:
         )
 
     def divide(self, seed: int) -> Division:
-        """Return who trains, validates and tests on what, without looking at an example."""
+        """Return the partitions for training, validation and tests, without reading an example."""
         return self.divided(seed)[1]
 
     def counts(self, seed: int) -> dict[str, np.ndarray]:
-        """Return each client's class counts in every part, int64 ``[clients, classes]`` each."""
+        """Return the class counts of each part's clients, int64 ``[clients, classes]`` by name."""
         data, division, _ = self.divided(seed)
         return {
             name: part.counts(_labels(data, division.origin[name]), data.classes)
@@ -284,14 +307,14 @@ class Task:
 
     @property
     def _tests_apart(self) -> bool:
-        """Whether the test split is for tests only: then all of it is the global test."""
+        """Whether the test split is used for tests only: all of it is the global test set."""
         held = self.held_out
         return isinstance(held, MatchedHoldout) and held.source == "train" and held.group is None
 
     def divided(self, seed: int) -> tuple[Dataset, Division, np.ndarray]:
-        """Return the share of the data set that is used, its division, and who takes part.
+        """Return the data that are used, their division, and which training examples take part.
 
-        That is bool ``[examples]``, of the training part.
+        The last one is bool ``[examples]``, in the order of the training part.
         """
         data = datasets.load(self.dataset)
         train, test = (_some(split, self.portion, seed) for split in (data.train, data.test))
@@ -304,7 +327,11 @@ class Task:
         return data, division, inside
 
     def _fits(self, data: Dataset) -> bool:
-        """Return whether something is fitted: also to known texts, where somebody opts out."""
+        """Return whether normalisation or token ranks are fitted.
+
+        They are also fitted to a known text data set if clients opt out, whose texts must not be
+        used.
+        """
         return data.fit or bool(data.vocabulary and self.opt_out and data.source != OWN)
 
     def _fitted(self, data: Dataset, division: Division, inside: np.ndarray) -> Fitted:
@@ -315,18 +342,18 @@ class Task:
     def _tables(
         self, data: Dataset, division: Division, seed: int, device: torch.device, fitted: Fitted
     ) -> dict[str, ClientData]:
-        """Return the tables of a division's parts; parts of one origin share its examples.
+        """Return the tables of a division. Parts that index the same split share its examples.
 
-        Those with side information, and a test part that is no split of its own, have examples of
-        their own: each that they hold as a client sees it.
+        Parts with side information, and a test part that shares its split, have copies of the
+        examples that they hold, as their clients see them.
         """
         origins = {*division.origin.values()}
         pools = {origin: _pool(data, origin, device, fitted) for origin in origins}
-        # Scale and shift of every value of an example; text has none.
+        # Scale and shift of every value of an example; empty for text.
         times = math.prod(data.shape) // max(len(fitted.mean), 1)
         mean, std = (np.tile(v, times) for v in (fitted.mean, fitted.std))
         unit = 255 if data.train.features.dtype == np.uint8 else 1
-        # Numbers that are large next to how they vary are brought to scale in float64.
+        # Values that are large compared to their deviation are normalised in float64.
         near = data.train.features.dtype != np.float64 and (np.abs(mean) <= LARGE * std).all()
         kind = torch.float32 if near else torch.float64
         scale, shift = (torch.tensor(v).to(device, kind) for v in (1 / (unit * std), -mean / std))
@@ -344,12 +371,13 @@ class Task:
     def _balanced(
         self, data: Dataset, tables: dict[str, ClientData], seed: int
     ) -> ClientData | None:
-        """Return the set that all clients share."""
+        """Return the class-balanced table that all clients share, or None."""
         if not self.balanced:
             return None
         table, labels = tables[self.balanced_on], data.test.labels
         if table.side:
-            raise ValueError(f"clients of {self.partition} see an example in different ways")
+            what = "Task.balanced needs clients that see examples alike"
+            raise ValueError(f"{what}, unlike those of {self.partition}")
         apart = np.arange(len(labels))
         if self.balanced_on == "validation":
             assert isinstance(self.held_out, MatchedHoldout)

@@ -1,4 +1,4 @@
-"""What a client predicts with, as a plain module of torch."""
+"""The predictor of a client, or of all clients together, as a plain torch module."""
 
 import keyword
 
@@ -9,18 +9,25 @@ from fedlib.engine.protocol import LOG_DENSITY, Algorithm, State, eval_view, tra
 from fedlib.federation import Federation
 from fedlib.models import Params, is_statistic, select_prefix
 
-EXAMPLES = 8  # on which a network is compared with what an algorithm predicts
-CONTEXT, SHARE = "context.", "share"  # constants, and among them log p(s)
+EXAMPLES = 8  # on which a network's and an algorithm's predictions are compared
+CONTEXT, SHARE = "context.", "share"  # name of the module of constants, and in it of log p(s)
 
 
 class Trained(nn.Module):
-    """An algorithm's ``predict`` for one client, or what clients predict together, as a module.
+    """An algorithm's prediction for one client, or for a new client, as a module.
 
-    It holds what the prediction is made of under the names that the leaves have (a word of Python
-    gains a "_"): those of the server and the client as parameters, running statistics and constants
-    as buffers. Of all clients together it has a row for each that takes part. ``forward`` takes
-    normalised examples ``[B, ...]`` and returns scores ``[B, classes]``, whose softmax is p(y|x).
-    Networks in it are in eval mode.
+    Shared and local parameters become parameters of the module under their own names (a "_" is
+    appended to a Python keyword); running statistics and constants become buffers. The networks are
+    in eval mode.
+
+    Args:
+        fed: the federation.
+        algorithm: the algorithm.
+        state: the state with the parameters, after ``assign_clusters``.
+        clients: indices of the clients whose predictions are used, int64 ``[clients]``.
+        alone: whether the module predicts for the single client in ``clients``. If false, it
+            averages the predictions of all of them, as for a new client, and its tensors have a
+            client axis.
     """
 
     def __init__(
@@ -36,7 +43,7 @@ class Trained(nn.Module):
             common = {**common, SHARE: (sizes / sizes.sum()).to(torch.float32).log()}
         own = {n: self._row(t[clients]) for n, t in state.client_params.items()}
         context = {n: self._row(t) for n, t in context.items()}
-        # Names of tensors here, by what an algorithm calls them, for each of the four.
+        # For each group: the names of tensors in this module by their names in the algorithm.
         self._shared, self._own = self._hold(state.server_params), self._hold(own)
         self._context, self._common = self._hold(context, CONTEXT), self._hold(common, CONTEXT)
 
@@ -44,7 +51,7 @@ class Trained(nn.Module):
         return t[0] if self._alone else t
 
     def _hold(self, params: Params, under: str = "") -> dict[str, str]:
-        """Register copies of some tensors, in modules that are made for their dotted names."""
+        """Register copies of tensors in submodules made for their dotted names."""
         names = {}
         for name, param in params.items():
             *path, last = (_word(step) for step in f"{under}{name}".split("."))
@@ -62,7 +69,7 @@ class Trained(nn.Module):
         return names
 
     def params(self) -> Params:
-        """Return what the prediction is made of, besides constants, as the algorithm calls it."""
+        """Return the parameters and running statistics under the names of the algorithm."""
         held = self._held()
         return {n: held[at] for n, at in {**self._shared, **self._own}.items()}
 
@@ -70,7 +77,14 @@ class Trained(nn.Module):
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return scores ``[B, classes]`` of normalised examples ``[B, ...]``."""
+        """Return scores of normalised examples.
+
+        Args:
+            x: normalised examples, ``[B, ...]``.
+
+        Returns:
+            Scores ``[B, classes]`` whose softmax is p(y|x).
+        """
         held = self._held()
         groups = (self._shared, self._own, self._context, self._common)
         shared, own, context, common = ({n: held[at] for n, at in g.items()} for g in groups)
@@ -85,7 +99,7 @@ class Trained(nn.Module):
     def _together(
         self, shared: Params, clients: list[tuple[Params, Params]], code: Params
     ) -> Tensor:
-        """Return what clients predict for a new client's examples; see ``evaluate_global``."""
+        """Return the prediction for a new client's examples; see ``evaluate_global``."""
         net, algorithm = self._net, self._algorithm
         outputs = [algorithm.new_client_output(net, w, ctx, code) for w, ctx in clients]
         mean = outputs[0]
@@ -101,26 +115,27 @@ class Trained(nn.Module):
 
 
 def _word(step: str) -> str:
-    """Return a part of a name as torch's exporters take it: they write it as code."""
+    """Return a part of a name that torch's exporters accept as a Python identifier."""
     return f"{step}_" if not step or keyword.iskeyword(step) else step
 
 
 def module_of(
     fed: Federation, algorithm: Algorithm, state: State, client: int | str | None = None
 ) -> nn.Module:
-    """Return what a client predicts with, or with None what clients predict together for a new one.
+    """Return the predictor of a client, or the one for a new client, as a module in eval mode.
 
-    Where that is the bare network, the same leaves and no other arithmetic, it is the network
-    itself, a ``Classifier``; else a ``Trained``. In eval mode, on the federation's device.
+    If the prediction is that of a single network, the network itself is returned, a ``Classifier``;
+    otherwise a ``Trained``. It is on the federation's device.
 
     Args:
-        fed: the federation, as ``Task.build`` makes it.
-        algorithm: what was trained.
-        state: after some round.
-        client: a client's id, as in ``fed.ids``, or its name, as in ``fed.client_names``.
+        fed: the federation, as built by ``Task.build``.
+        algorithm: the algorithm that was trained.
+        state: the state after some round.
+        client: a client's id, as in ``fed.ids``, or its name, as in ``fed.client_names``. None for
+            the joint prediction of all clients for a new one. Default: None.
 
     Raises:
-        ValueError: for a client that there is not.
+        ValueError: if there is no such client.
     """
     row = 0 if client is None else fed.row(client)
     seen = eval_view(algorithm, fed)
@@ -139,10 +154,10 @@ def module_of(
 
 
 def _bare(fed: Federation, trained: Trained, params: Params) -> nn.Module | None:
-    """Return the network with some leaves if a prediction is what it says, and reads no others.
+    """Return the network itself if the prediction is its output and depends on no other parameters.
 
-    Both are looked at: which tensors the scores of some examples depend on, and the scores. The
-    leaves may all be called by one prefix, as those of a second model are.
+    Both are tested on a few examples: the scores, and by gradients the tensors on which they
+    depend. The network's parameters may have a common prefix, as those of a second model have.
     """
     first, *_ = fed.net.init(0)
     prefixes = sorted({n.removesuffix(first) for n in params if n.endswith(first)}, key=len)
@@ -163,7 +178,7 @@ def _bare(fed: Federation, trained: Trained, params: Params) -> nn.Module | None
 
 
 def _read(trained: Trained, x: Tensor) -> set[int]:
-    """Return the ids of the tensors that a module's scores depend on, by their gradients."""
+    """Return the ids of the tensors on which a module's scores depend, found by gradients."""
     asked = [t for n, t in trained._held().items() if t.is_floating_point() and not is_statistic(n)]
     constants = [t.requires_grad_(True) for t in asked if not t.requires_grad]
     total = trained(x).sum()

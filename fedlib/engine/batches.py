@@ -1,6 +1,7 @@
-"""What each client sees at each step, drawn per (seed, round, client), and what is precomputed.
+"""Mini-batches of each client, drawn per (seed, round, client), and precomputed quantities.
 
-What leaves that a phase leaves alone say of examples is computed once per client and phase.
+Quantities of examples that depend only on parameters which a phase does not train are computed once
+per client and phase.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from fedlib.randomness import generator
 class Plan:
     """The mini-batches of some clients over a phase.
 
-    ``positions`` int64 ``[clients, steps, B]`` are places in a client's own row of the table,
-    ``counts`` int64 ``[clients, steps]`` how many of the B are real (0 once a client has run out),
-    ``per_epoch`` int64 ``[clients]`` steps that make an epoch, and ``ends`` int64 ``[clients]`` the
-    number of steps of each client. ``ids`` names the clients and ``where`` the seed and the place
-    that their draws depend on.
+    Args:
+        positions: positions among a client's examples, int64 ``[clients, steps, B]``.
+        counts: how many of the B examples are real, int64 ``[clients, steps]``; 0 after the
+            client's last step.
+        per_epoch: steps per epoch, int64 ``[clients]``.
+        ends: number of steps of each client, int64 ``[clients]``.
+        ids: ids of the clients, int64 ``[clients]``.
+        where: seed, round and phase, on which all draws depend.
     """
 
     positions: np.ndarray
@@ -40,7 +44,7 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Steps of the client that has the most."""
+        """The largest number of steps of a client."""
         return int(self.ends.max(initial=0))
 
     def rows(self, which: np.ndarray | slice) -> Plan:
@@ -51,9 +55,10 @@ class Plan:
         return Plan(positions, counts, per_epoch, ends, ids, self.where)
 
     def noise(self, numbers: int) -> Iterator[np.ndarray]:
-        """Yield each step's noise: uniform in [0, 1), float32 ``[clients, B, numbers]``.
+        """Yield each step's random numbers, uniform in [0, 1), float32 ``[clients, B, numbers]``.
 
-        A client's noise depends on seed, place and id, not on who shares its program.
+        A client's numbers depend on the seed, round, phase and its id only, not on the other
+        clients.
         """
         draw = [generator(self.where[0], "noise", *self.where[1:], int(i)) for i in self.ids]
         shape = self.positions.shape[2], numbers
@@ -69,12 +74,19 @@ def make_plan(
     where: tuple[int, ...],
     steps: int | None = None,
 ) -> Plan:
-    """Draw ``epochs`` shuffled passes over each client's examples, cut into mini-batches.
+    """Draw shuffled passes over each client's examples, divided into mini-batches.
 
-    ``ids`` and ``sizes`` are ``[clients]``; ``batch_size=None`` is the full batch. ``where``
-    (seed, round, phase) and the client's id are all that a draw depends on. The last batch of an
-    epoch may be small. With ``steps`` every client that has an example takes that many, and passes
-    over its examples for as long.
+    The last mini-batch of an epoch may be smaller. The draw of a client depends on ``where`` and
+    its id only.
+
+    Args:
+        ids: ids of the clients, int64 ``[clients]``.
+        sizes: their numbers of examples, int64 ``[clients]``.
+        batch_size: examples per mini-batch, None for the full batch.
+        epochs: passes over the examples.
+        where: seed, round and phase.
+        steps: the number of mini-batches of every client with examples, in place of ``epochs``.
+            Default: None.
     """
     batch = batch_size or int(sizes.max(initial=1))
     per_epoch = np.ceil(sizes / batch).astype(np.int64)
@@ -99,12 +111,19 @@ def precompute(
     frozen: Params,
     context: Params,
 ) -> Precomputed:
-    """Ask ``method`` once about every example that some clients hold in ``table``.
+    """Compute quantities of every example of some clients once.
 
-    It is a function of ONE client ``(frozen, context, batch)``; ``frozen`` and ``context`` carry
-    the client axis and hold no leaf that the phase trains, so that what is said of an example stays
-    true. Returns columns ``[clients, examples, ...]``, zero in the padding. Nothing is known of
-    examples that are augmented, as these differ from step to step.
+    Args:
+        fed: the federation.
+        table: the examples.
+        method: a function of one client ``(frozen, context, batch)``.
+        clients: indices of the clients, int64 ``[clients]``.
+        frozen: parameters that the phase does not train, ``[clients, ...]``.
+        context: constants that differ between clients, ``[clients, ...]``.
+
+    Returns:
+        Columns ``[clients, examples, ...]``, zero in the padding. They are empty if examples are
+        augmented, because these differ from step to step.
     """
     sizes, columns = table.sizes[clients.cpu().numpy()], Precomputed({}, {})
     size = costs.TOGETHER if fed.net.batchable(fed.device) else 1

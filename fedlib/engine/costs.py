@@ -1,6 +1,7 @@
-"""What everything costs: how many clients share a program, how much is held, what is asked at once.
+"""Cost model: how many clients share a program, and how many examples one forward pass has.
 
-No number but ``MOST`` changes a result other than by rounding. They were measured (``make bench``).
+Except for ``MOST``, these numbers change results by rounding only. They were measured with
+``make bench``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,31 +12,40 @@ from fedlib.engine.protocol import Phase, State
 from fedlib.federation import Federation
 from fedlib.models import Params
 
-# What a CPU core keeps close: a cohort whose weights exceed it waits for memory at every step.
+# Cache per CPU core: larger weights are read from memory at every step.
 CACHE_BYTES = 2**22
-READERS = 32  # clients whose recurrent nets read their texts together
-WAITING_BYTES = 2**26  # weights of clients that wait for their next phase
+READERS = 32  # clients whose recurrent networks share a program
+WAITING_BYTES = 2**26  # memory for the weights of clients between two phases
 BLOCK = 512  # examples per forward pass of an evaluation
-BUDGET = 2**26  # numbers that one batched prediction may gather
-READ = 2**14  # texts that recurrent nets of several clients read at once
-MOST = 1000  # test examples on which every client is asked: part of what is measured
-UNEQUAL = 64  # times the mean size, above which a client is nobody's company
-AT_ONCE = 128  # examples per forward pass of frozen leaves, of each of so many clients:
-TOGETHER = 16
+BUDGET = 2**26  # elements that one batched prediction may gather
+READ = 2**14  # texts per forward pass of the recurrent networks of several clients
+MOST = 1000  # test examples that every client predicts; changes what is measured
+UNEQUAL = 64  # times the mean size, above which a client is a group of its own
+AT_ONCE = 128  # examples of a client per forward pass of frozen parameters, and
+TOGETHER = 16  # clients in it
 
 
 def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
-    """Return how many clients share one program: by default what is fastest on the device.
+    """Return the number of clients that share one program.
 
-    All of the cohort on a GPU; on a CPU as many as its cache holds, convolutions one at a time, and
-    recurrent nets ``READERS`` at a time, whose many small steps cost more than their weights.
-    ``numbers`` is how many numbers a client's leaves have, by default the net's.
+    Args:
+        fed: the federation.
+        chunk: the number that the user gave, None for the fastest on the device.
+        numbers: the number of elements of a client's parameters. Default: those of the network.
+
+    Returns:
+        ``chunk``, if given. On a GPU, all clients. On a CPU, as many as fit into its cache; one for
+        convolutions; and ``READERS`` for recurrent networks, whose many small steps cost more than
+        their weights.
+
+    Raises:
+        ValueError: if ``chunk`` is less than 1, or above 1 for a network that cannot be vectorised.
     """
     if chunk is not None:
         if chunk < 1:
             raise ValueError(f"chunk must be >= 1, got {chunk}")
         if chunk > 1 and (why := fed.net.dry_run.unbatchable):
-            raise ValueError(f"clients cannot share a program: leave chunk out, or give 1. {why}")
+            raise ValueError(f"clients cannot share a program: omit chunk, or set it to 1. {why}")
         return chunk
     if not fed.net.batchable(fed.device):
         return 1
@@ -49,10 +59,16 @@ def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
 def phase_width(
     fed: Federation, chunk: int | None, usual: int, moving: Params, vectors: bool
 ) -> int:
-    """Return how many clients share the program of one phase, which trains ``moving``.
+    """Return the number of clients that share the program of one phase.
 
-    Where ``vectors`` take the place of the examples no convolution is left, however many the model
-    has: then as many as a CPU's cache holds of what moves.
+    Args:
+        fed: the federation.
+        chunk: the number that the user gave, or None.
+        usual: the default number.
+        moving: the trained parameters, ``[clients, ...]``.
+        vectors: whether precomputed features replace the examples. Then no convolution is
+            evaluated, and as many clients share a program as a CPU's cache holds of their trained
+            parameters.
     """
     if chunk is not None or fed.device.type != "cpu" or not vectors:
         return usual
@@ -63,10 +79,17 @@ def phase_width(
 def cohort_width(
     fed: Federation, chunk: int | None, usual: int, state: State, phases: Sequence[Phase]
 ) -> int:
-    """Return how many clients play their phases side by side, a multiple of the usual chunk.
+    """Return the number of clients that advance phase by phase together, a multiple of ``usual``.
 
-    More than that only where some phase trains no convolution, and as long as the weights of all
-    are few: they wait in memory for the next phase.
+    It exceeds ``usual`` only if some phase trains no convolution and the parameters of all these
+    clients are small, because they stay in memory until the next phase.
+
+    Args:
+        fed: the federation.
+        chunk: the number of clients per program that the user gave, or None.
+        usual: the default number.
+        state: the state, with the shapes of the parameters.
+        phases: the phases of the algorithm.
     """
     if chunk is not None or fed.device.type != "cpu":
         return usual
@@ -80,15 +103,15 @@ def cohort_width(
 
 
 def numbers(state: State) -> int:
-    """Return how many numbers one client's leaves have: what ``chunk_of`` asks for."""
+    """Return the number of elements of one client's parameters."""
     mine = sum(t[0].numel() for t in state.client_params.values())
     return mine + sum(t.numel() for t in state.server_params.values())
 
 
 def prediction_width(fed: Federation, code: Params, examples: int) -> int:
-    """Return how many clients predict in one program: as many as the budget allows.
+    """Return the number of clients that predict in one program, limited by memory.
 
-    One at a time where a whole personal network would run on a CPU (grouped convolutions).
+    It is one if each client evaluates a whole network with convolutions on a CPU.
     """
     if "x" in code and not fed.net.batchable(fed.device):
         return 1
@@ -99,9 +122,10 @@ def prediction_width(fed: Federation, code: Params, examples: int) -> int:
 
 
 def test_stride(code: Params, examples: int, clients: int) -> int:
-    """Return the step from one test example that a new client is given predictions for to the next.
+    """Return the stride at which test examples are evaluated for a new client.
 
-    All of them, or about ``MOST`` where every client's own network would read them.
+    It is 1, or the one that leaves about ``MOST`` examples if each client evaluates a network of
+    its own.
     """
     return max(1, examples // MOST) if "x" in code and clients > 1 else 1
 
@@ -109,7 +133,16 @@ def test_stride(code: Params, examples: int, clients: int) -> int:
 def groups(
     kinds: np.ndarray, sizes: np.ndarray, phases: Sequence[Phase], size: int
 ) -> Iterator[np.ndarray]:
-    """Yield places of the cohort that share a program: of one kind, those with most steps first."""
+    """Yield groups of the cohort that are trained together, as positions in the cohort.
+
+    A group has clients of one kind. Clients with most steps come first.
+
+    Args:
+        kinds: the kind (shape of parameters) of each client, int64 ``[clients]``.
+        sizes: their numbers of examples, int64 ``[clients]``.
+        phases: the phases of the algorithm.
+        size: the maximal number of clients in a group.
+    """
     batch = next((p.batch_size for p in phases[:1]), None) or sizes.max(initial=1)
     steps = np.ceil(sizes / batch)
     for kind in np.unique(kinds):
@@ -119,10 +152,14 @@ def groups(
 
 
 def group_by_size(sizes: np.ndarray, most: Callable[[int], int]) -> list[np.ndarray]:
-    """Return the places of clients that are padded to one width together, in their order.
+    """Return groups of clients that are padded to a common width, as positions in their order.
 
-    As many at once as ``most`` says for the widest. Whoever has more than ``UNEQUAL`` times the
-    mean is alone, so that what is padded stays in proportion to what is held.
+    A client with more than ``UNEQUAL`` times the mean size is a group of its own, so that the
+    padding stays in proportion to the data.
+
+    Args:
+        sizes: numbers of examples, int64 ``[clients]``.
+        most: returns the number of clients per group, given the largest size.
     """
     rest, alone = (np.flatnonzero(oversized(sizes) == far) for far in (False, True))
     step = most(int(sizes[rest].max()))
@@ -130,5 +167,5 @@ def group_by_size(sizes: np.ndarray, most: Callable[[int], int]) -> list[np.ndar
 
 
 def oversized(sizes: np.ndarray) -> np.ndarray:
-    """Return which clients have more than ``UNEQUAL`` times the mean size, bool ``[clients]``."""
+    """Return which clients exceed ``UNEQUAL`` times the mean size, bool ``[clients]``."""
     return np.asarray(sizes * len(sizes) > UNEQUAL * sizes.sum(), bool)

@@ -1,4 +1,4 @@
-"""Evaluation of all clients in large batches; what is shared is computed once per example."""
+"""Evaluation of all clients in large batches; shared computations are done once per example."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +21,13 @@ from fedlib.values import short_repr
 
 @dataclass(eq=False)
 class Scores:
-    """What an evaluation found, client by client.
+    """The result of an evaluation.
 
-    ``accuracy`` and ``nll`` float64 ``[clients]`` (nan for a client without examples); ``gate``
-    float64 ``[classes, K]`` or None: the mean of p(z|x, s) over the examples of each label.
+    Args:
+        accuracy: of each client, float64 ``[clients]``; nan for a client without examples.
+        nll: mean negative log-likelihood of each client in nats, float64 ``[clients]``.
+        gate: mean of p(z|x, s) over the examples of each label, float64 ``[classes, K]``; None if
+            the model is no mixture.
     """
 
     accuracy: np.ndarray
@@ -34,23 +37,34 @@ class Scores:
 
 @dataclass(eq=False)
 class Encoded:
-    """What the shared leaves say of a table's examples, each computed once.
+    """The results of ``Algorithm.shared_forward`` for the examples of a table.
 
-    ``code`` ``[examples, ...]`` by name; ``at`` ``[N]`` is an example's place in it.
+    Args:
+        code: the results by name, ``[encoded examples, ...]``.
+        at: position in ``code`` of each example of the table, int64 ``[N]``.
     """
 
     code: Params
     at: Tensor
 
     def of(self, examples: Tensor) -> Params:
-        """Return the code of some of the table's examples, ``[*examples.shape, ...]`` each."""
+        """Return the results for some examples of the table, ``[*examples.shape, ...]`` by name."""
         return {n: t[self.at[examples]] for n, t in self.code.items()}
 
 
 def encode(
     fed: Federation, algorithm: Algorithm, state: State, table: ClientData, everything: bool = False
 ) -> Encoded:
-    """Encode the examples of ``table`` that some client holds, or all of them."""
+    """Apply ``Algorithm.shared_forward`` to the examples of a table.
+
+    Args:
+        fed: the federation.
+        algorithm: the algorithm.
+        state: the state whose ``server_params`` are used.
+        table: the examples.
+        everything: whether to encode all examples, or only those that some client holds (the
+            default).
+    """
     held = torch.full((len(table.y),), everything, device=fed.device)
     held[table.indices] = True
     used = torch.nonzero(held)[:, 0]
@@ -72,7 +86,15 @@ def evaluate(
     table: ClientData,
     encoded: Encoded | None = None,
 ) -> Scores:
-    """Score every client on its own examples of ``table`` with the server's current leaves."""
+    """Evaluate every client on its own examples of a table.
+
+    Args:
+        fed: the federation.
+        algorithm: the algorithm.
+        state: the state with the parameters.
+        table: the examples, such as ``fed.test``.
+        encoded: the result of ``encode``, if it is known. Default: computed here.
+    """
     fed = eval_view(algorithm, fed)
     state = algorithm.assign_clusters(fed, state)
     encoded = encoded or encode(fed, algorithm, state, table)
@@ -92,7 +114,7 @@ def evaluate(
         _require_log_probs(algorithm, out.logp)
         right = ((out.logp.argmax(-1) == y) & mask).sum(1).double()
         nll = torch.where(mask, _surprise(out.logp, y), 0).sum(1).double()
-        # Not y[:0], which would keep all of y until the last group is scored.
+        # Not y[:0], which would keep y in memory until the last group is evaluated.
         seen = (y[mask], out.gate[mask]) if out.gate.shape[-1] else (torch.empty(0),) * 2
         return torch.stack([right, nll]).cpu(), *seen
 
@@ -112,14 +134,19 @@ def evaluate(
 def evaluate_global(
     fed: Federation, algorithm: Algorithm, state: State, encoded: Encoded | None = None
 ) -> float:
-    """Return the accuracy on all test examples of what the clients predict together.
+    """Return the accuracy for a new client, on all test examples.
 
-    The ``new_client_output`` of those who take part is averaged with p(s) = N_s / N, or with p(s|x)
-    where they say how well they know it (000, App. F), and made a prediction by
-    ``combine_clients``: for an algorithm without local leaves that is the global model, for FedMix
-    the mixture with the gates marginalised. ``encoded`` must hold every test example. Where an
-    output runs a personal network for every example, ``MOST`` examples at even distances stand for
-    all.
+    The ``new_client_output`` of the participating clients is averaged with weights p(s) = N_s / N,
+    or p(s|x) if they return log p(x|s) (000, App. F), and ``combine_clients`` turns the average
+    into a prediction. Without local parameters this evaluates the global model; with FedMix, the
+    mixture with marginalised gates. If every client predicts with a network of its own, about
+    ``costs.MOST`` equally spaced examples are evaluated.
+
+    Args:
+        fed: the federation.
+        algorithm: the algorithm.
+        state: the state with the parameters.
+        encoded: the result of ``encode`` for all test examples. Default: computed here.
     """
     fed = eval_view(algorithm, fed)
     state = algorithm.assign_clusters(fed, state)
@@ -128,7 +155,7 @@ def evaluate_global(
     rows = inside.member_rows
     sizes, first = inside.sizes[rows], rows.new_zeros(1)
     if not state.client_params and not algorithm.client_constants(fed, state, first):
-        rows, sizes, clients = first, sizes.new_ones(1), 1  # all say the same, whoever opts out
+        rows, sizes, clients = first, sizes.new_ones(1), 1  # all clients predict the same
     log_share = (sizes / sizes.sum()).to(torch.float32).log().unsqueeze(1)
     ask = _asking(fed, algorithm, state)
     every = costs.test_stride(encoded.code, len(fed.test.y), clients)
@@ -141,7 +168,7 @@ def evaluate_global(
         each = (ask(output_of, i, {}) for i in groups)
         first, log_p = next(each), log_share.expand(-1, len(block))
         said: Iterable[Params] = chain([first], each)
-        if LOG_DENSITY in first:  # only then are all held at once: as small as FedMix's gates are
+        if LOG_DENSITY in first:  # all in memory at once, which is affordable for gates
             said = [*said]
             log_p = log_p + torch.cat([one.pop(LOG_DENSITY) for one in said]).to(log_share)
         shares = log_p.softmax(0).split([len(i) for i in groups])
@@ -161,10 +188,16 @@ def evaluate_global(
 def evaluate_everywhere(
     fed: Federation, algorithm: Algorithm, state: State, encoded: Encoded | None = None
 ) -> np.ndarray:
-    """Return every client's accuracy on the same examples of the test split, ``[clients]``.
+    """Return every client's accuracy on the same examples of all clients' tests, ``[clients]``.
 
-    They are at most ``MOST`` of all test examples, at even distances, which ``encoded`` must hold:
-    how much of what a client has learned is about more than its own data.
+    At most ``costs.MOST`` equally spaced examples are used. The accuracy measures how well a
+    client's model generalises beyond its own data.
+
+    Args:
+        fed: the federation.
+        algorithm: the algorithm.
+        state: the state with the parameters.
+        encoded: the result of ``encode`` for all test examples. Default: computed here.
     """
     every = -(-len(fed.test.y) // costs.MOST)
     some = torch.arange(0, len(fed.test.y), every, device=fed.device)
@@ -177,7 +210,7 @@ def evaluate_everywhere(
 
 
 class _Noted(Mapping[str, Tensor]):
-    """Tensors by name, and which of them were looked at."""
+    """A dictionary of tensors that records which of them were read."""
 
     def __init__(self, of: Params) -> None:
         self.of, self.seen = of, set[str]()
@@ -196,10 +229,11 @@ class _Noted(Mapping[str, Tensor]):
 def _alike(
     fed: Federation, algorithm: Algorithm, state: State, code: Params
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of clients no two of whom predict alike, and which of these each is like.
+    """Return one client of each set with equal predictions, and the set of every client.
 
-    Two do if a prediction looks at no leaf of their own, and finds the same in what it looks at of
-    their context: all of FedAvg's clients, those of one cluster of IFCA's.
+    Two clients predict alike if the prediction reads no parameter of their own, and the constants
+    that it reads are equal. This holds for all clients of FedAvg and for those of one cluster of
+    IFCA.
     """
     fed = eval_view(algorithm, fed)
     state = algorithm.assign_clusters(fed, state)
@@ -212,7 +246,7 @@ def _alike(
         with torch.no_grad():
             algorithm.predict(fed.net, params, known, code)
         asked = params.seen & mine.keys()
-    except (AttributeError, TypeError):  # it takes nothing but a dict
+    except (AttributeError, TypeError):  # the method needs a real dict
         asked = {""}
     if asked:
         return (np.arange(fed.num_clients),) * 2
@@ -229,9 +263,17 @@ def tabulate(
     table: ClientData,
     method: Callable[..., Tensor],
 ) -> Tensor:
-    """Return ``method(net, params, ctx, code) [B, ...]`` of every client's own examples.
+    """Return ``method(net, params, ctx, code)`` of every client's own examples, ``[held, ...]``.
 
-    ``[held, ...]``, client after client. What is shared is computed once per example.
+    Args:
+        fed: the federation.
+        algorithm: the algorithm.
+        state: the state with the parameters.
+        table: the examples.
+        method: a function of one client that returns a tensor ``[B, ...]``.
+
+    Returns:
+        The results client after client, in the order of ``table.indices``.
     """
     encoded, ask = encode(fed, algorithm, state, table), _asking(fed, algorithm, state)
     sizes, found = table.sizes, dict[int, Tensor]()
@@ -246,9 +288,10 @@ def tabulate(
 
 
 def _asking(fed: Federation, algorithm: Algorithm, state: State) -> Callable[..., Any]:
-    """Return what asks some clients: ``ask(method, rows, code)`` is ``[clients, B, ...]``.
+    """Return a function ``(method, clients, code)`` that calls a method for some clients.
 
-    ``method`` is called with ``(net, params, ctx, code)``, the code being a client's own.
+    The method has the arguments ``(net, params, ctx, code)`` of one client; the results are
+    ``[clients, B, ...]``.
     """
     broadcast = algorithm.round_constants(fed, state)
 
@@ -266,7 +309,7 @@ def _asking(fed: Federation, algorithm: Algorithm, state: State) -> Callable[...
 def nll(
     algorithm: Algorithm, net: FunctionalModel, params: Params, ctx: Params, batch: Batch
 ) -> Tensor:
-    """Return one client's mean negative log-likelihood on a batch: what early stopping watches."""
+    """Return one client's mean negative log-likelihood on a batch, for early stopping."""
     logp, weight = _logp(algorithm, net, params, ctx, batch), batch.weight
     return (_surprise(logp, batch.y) * weight).sum() / weight.sum().clamp(min=1)
 
@@ -274,7 +317,7 @@ def nll(
 def accuracy(
     algorithm: Algorithm, net: FunctionalModel, params: Params, ctx: Params, batch: Batch
 ) -> Tensor:
-    """Return one client's accuracy on a batch with leaves of its own; nan for an empty batch."""
+    """Return one client's accuracy on a batch, given its parameters; nan for an empty batch."""
     logp, weight = _logp(algorithm, net, params, ctx, batch), batch.weight
     right = (logp.argmax(-1) == batch.y).to(logp.dtype) * weight
     return right.sum() / weight.sum()
@@ -287,10 +330,10 @@ def _logp(
 
 
 def _require_log_probs(algorithm: Algorithm, logp: Tensor) -> None:
-    """ValueError for logits ``[..., classes]``: what is measured as nll would be another number.
+    """Raise ValueError unless ``logp`` ``[..., classes]`` are log-probabilities.
 
-    A network whose softmax stands where its logarithm should, as in released code, returns p
-    itself: that is let through. So is nan, of a run that diverged.
+    With logits the nll would be wrong. Probabilities in place of their logarithms pass, because
+    released code makes this mistake, and so does nan, which a diverged run has.
     """
     off = [(total - 1).abs().nan_to_num().max() for total in (logp.exp().sum(-1), logp.sum(-1))]
     if min(off) > 0.01:
@@ -299,7 +342,7 @@ def _require_log_probs(algorithm: Algorithm, logp: Tensor) -> None:
 
 
 def _surprise(logp: Tensor, y: Tensor) -> Tensor:
-    """Return -log p of the labels ``[...]``, from log p ``[..., classes]``."""
+    """Return -log p(y) ``[...]`` from log p ``[..., classes]``."""
     return -logp.gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 

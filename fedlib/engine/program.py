@@ -1,4 +1,4 @@
-"""From the mathematics of one client to a cohort, and its step: forward, backward, optimiser."""
+"""From functions of one client to a cohort: vectorisation, and one optimiser step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +13,15 @@ from fedlib.optim import Optimizer, Stepper
 
 
 def vmap_clients(fn: Callable[..., Any], clients: int) -> Callable[..., Any]:
-    """Return ``fn`` over ``num_clients`` rows: every tensor argument and result gains a first axis.
+    """Vectorise a function of one client: its tensors gain a first axis ``[clients, ...]``.
 
-    What all clients share ``fn`` closes over. With one client the axis is squeezed away instead of
-    vmapped: the same program and, up to rounding, the same result, without the grouped convolutions
-    that vmap makes.
+    Tensors that all clients share belong in the closure of ``fn``. For one client the axis is
+    removed instead, which gives the same result up to rounding and avoids the grouped convolutions
+    of vmap.
+
+    Args:
+        fn: a function of one client's tensors.
+        clients: the number of clients.
     """
 
     def one(*args: Any) -> Any:
@@ -30,10 +34,13 @@ def vmap_clients(fn: Callable[..., Any], clients: int) -> Callable[..., Any]:
 def one_client(
     method: Callable[..., Any], net: FunctionalModel, common: Params, shared: Params | None = None
 ) -> Callable[[Params, Params, Any], Any]:
-    """Return ``method(net, params, ctx, batch)`` as a function of one client's own.
+    """Return an algorithm's method as a function ``(params, context, batch)`` of one client.
 
-    That is its leaves, its context and its batch; ``server_params`` are leaves, ``common`` is
-    context that all clients have.
+    Args:
+        method: a method ``(net, params, ctx, batch)``, such as the loss.
+        net: the network.
+        common: constants that all clients share.
+        shared: parameters that all clients share, if they are not among ``params``. Default: none.
     """
 
     def ask(params: Params, context: Params, batch: Any) -> Any:
@@ -42,16 +49,21 @@ def one_client(
     return ask
 
 
-LARGE = 2**12  # numbers of a weight whose copying takes longer than a step's other work
+LARGE = 2**12  # elements above which copying a weight takes longer than the rest of a step
 
 
 class Program:
-    """The step of some clients, whose ``params`` and ``context`` are stacked.
+    """The training step of some clients: forward, backward, optimiser.
 
-    ``loss`` is a function of ONE client ``(leaves, context, batch)``; it returns a scalar, and the
-    running statistics that it moved. The leaves named in ``train`` are trained, in copies of what
-    was given; running statistics among them are as the loss left them. ``first_stage``, a function
-    of one client too, returns what ``settle`` puts in the place of trained leaves.
+    Args:
+        loss: a function of one client ``(params, context, batch)`` that returns its loss, a scalar,
+            and its updated running statistics.
+        optimizer: the optimiser.
+        train: names of the trained parameters. Copies of them are trained.
+        params: all parameters, ``[clients, ...]``.
+        context: constants that differ between clients, ``[clients, ...]``.
+        after: a function of one client with the same arguments that returns new values of trained
+            parameters; ``settle`` calls it. Default: none.
     """
 
     def __init__(
@@ -77,7 +89,7 @@ class Program:
 
     @property
     def moving(self) -> Params:
-        """The leaves that the step trains, ``[clients, ...]``, as they are now."""
+        """The trained parameters at present, ``[clients, ...]``."""
         now = {n: t.detach() for n, t in self._now().items()}
         return {n: t.unsqueeze(0) for n, t in now.items()} if self._alone else now
 
@@ -99,7 +111,7 @@ class Program:
 
     @torch.no_grad()
     def settle(self, batch: Batch) -> None:
-        """Let the algorithm put other values in the place of trained leaves, after a batch."""
+        """Replace trained parameters by the results of ``after``, at the end of a batch."""
         if self._after is None:
             return
         params, context = self._parts
@@ -111,24 +123,24 @@ class Program:
                 self._trained[name].copy_(t.mT if name in self._turned else t)
 
     def _clip(self, most: float) -> None:
-        """Scale every client's gradient over all leaves to the length ``most`` at most."""
+        """Scale each client's gradient over all parameters to a norm of at most ``most``."""
         grads = [param.grad for param in self._trained.values() if param.grad is not None]
         clients = [g.unsqueeze(0) if self._alone else g for g in grads]
         length = torch.stack([g.square().flatten(1).sum(1) for g in clients]).sum(0).sqrt()
-        scale = (most / (length + 1e-6)).clamp(max=1)  # as torch's own
+        scale = (most / (length + 1e-6)).clamp(max=1)  # as torch.nn.utils.clip_grad_norm_
         for g in clients:
             g.mul_(scale.view(-1, *[1] * (g.ndim - 1)))
 
     def _now(self) -> Params:
-        """Return the trained leaves as the loss knows them."""
+        """Return the trained parameters in the shapes that the loss expects."""
         trained = {n: t.mT if n in self._turned else t for n, t in self._trained.items()}
         return trained | self._statistics
 
     def _first_gradient(self, loss: Tensor) -> Stepper:
-        """Take the first gradient, lay large leaves out as theirs comes, and build the optimiser.
+        """Compute the first gradient, adapt the layout of large parameters, build the optimiser.
 
-        vmap hands the gradient of a linear layer's weight over transposed, and autograd would copy
-        it into the weight's layout at every step.
+        The gradient of a linear layer's weight under vmap is transposed in memory, and autograd
+        would copy it into the weight's layout at every step.
         """
         names, params = [*self._trained], [*self._trained.values()]
         grads = dict(zip(names, torch.autograd.grad(loss, params, allow_unused=True), strict=True))
@@ -137,15 +149,15 @@ class Program:
             if n in self._turned:
                 self._trained[n] = param.detach().mT.contiguous().requires_grad_(True)
             if (grad := grads[n]) is not None:
-                # A fused optimiser reads both as they lie in memory: they have to lie alike.
+                # A fused optimiser needs both in the same memory layout.
                 grad = grad.mT if n in self._turned else grad
                 self._trained[n].grad = torch.empty_like(self._trained[n]).copy_(grad)
         return self._kind.build(self._trained, fused=True)
 
     def _bare(self, params: Params) -> Params:
-        """Return the leaves of one client without their first axis, those of several as they are.
+        """Return parameters without the client axis if there is one client, else unchanged.
 
-        Taken off once and not at every step; ``vmap_clients`` would do the same inside the program.
+        Done once here rather than at every step by ``vmap_clients``.
         """
         return {n: t[0] for n, t in params.items()} if self._alone else params
 
@@ -154,13 +166,13 @@ class Program:
 
 
 def _lies_turned(g: Tensor) -> bool:
-    """Return whether matrices are large, and lie in memory column by column."""
+    """Return whether matrices are large and stored column by column."""
     large = g.ndim == 3 and g[0].numel() >= LARGE
     return large and not g.is_contiguous() and g.mT.is_contiguous()
 
 
 def _trainable(t: Tensor) -> Tensor:
-    """Copy a leaf, in the layout in which its convolutions run fastest."""
+    """Copy a parameter, in the memory layout in which its convolutions are fastest."""
     if t.ndim >= 5:
         t = t.movedim(-3, -1).contiguous().movedim(-1, -3)
     return t.detach().clone(memory_format=torch.preserve_format)

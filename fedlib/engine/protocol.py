@@ -1,7 +1,8 @@
-"""What an algorithm is: the mathematics of one client and one mini-batch, and what a server does.
+"""The interface between an algorithm and the engine: one client, one mini-batch, and the server.
 
-The engine calls these methods and knows no algorithm by name. What most algorithms leave out has a
-default here, ``FedAvg`` has all others; another algorithm overrides the ones in which it differs.
+The engine calls the methods of ``Algorithm`` and knows no algorithm by name. Rarely needed hooks
+have their default here, all others in ``FedAvg``. An algorithm subclasses ``FedAvg`` and overrides
+the methods in which it differs.
 """
 
 from __future__ import annotations
@@ -20,22 +21,30 @@ from fedlib.values import NonNegativeFloat, PositiveInt, short_repr, value
 if TYPE_CHECKING:
     from fedlib.engine.train import Cohort
 
-# As many random numbers as a model has features, or takes to drop units.
+# Symbolic counts of random numbers per example; see `numbers_of`.
 FEATURES, DROPOUT = "features", "dropout"
 
-# The fields of a state that hold tensors, by the names that they are stored under.
+# Fields of a state that hold tensors, by the names under which checkpoints store them.
 _GROUPS = {
     "shared": "server_params",
     "local": "client_params",
     "optimizer": "server_optimizer",
     "memory": "server_memory",
 }
-# How an algorithm's memory began in checkpoints that kept it together with the optimiser's.
+# Prefixes of an algorithm's memory in old checkpoints, which had one group for it and the
+# optimiser's state.
 _REMEMBERED = ("clients/", "clusters/", "settled/", "average.", "server/")
 
 
 def numbers_of(net: FunctionalModel, count: int | str | Architecture) -> int:
-    """Return how many numbers per example a phase of ``net`` asks for by a ``count``."""
+    """Return the number of random numbers per example that ``count`` stands for.
+
+    Args:
+        net: the network that is trained.
+        count: the number itself; ``"features"`` for one per feature of ``net``; ``"dropout"`` for
+            as many as the dropout layers of ``net`` need; or an ``Architecture``, for as many as a
+            network of that architecture needs.
+    """
     if isinstance(count, Architecture):
         return net.like(count).noise
     named = {FEATURES: net.width, DROPOUT: net.noise}
@@ -44,12 +53,17 @@ def numbers_of(net: FunctionalModel, count: int | str | Architecture) -> int:
 
 @value
 class EarlyStop:
-    """Stop a client when its validation loss stops improving, and keep its best weights.
+    """Early stopping of a client's local training on its validation loss.
 
-    Checked every ``every`` epochs of the client; an improvement counts when larger than
-    ``min_delta``; after ``patience`` checks without one the client stands still. ``select`` "last"
-    keeps the weights that it has then, as 001's released code does by mistake. A client without
-    validation examples is never checked: it trains to the end and keeps its last weights.
+    A client without validation examples is never stopped early and keeps its last weights.
+
+    Args:
+        every: epochs of the client between two checks. Default: 5.
+        patience: number of consecutive checks without an improvement after which the client stops.
+            Default: 10.
+        min_delta: least decrease of the loss that counts as an improvement. Default: 0.
+        keep: ``"best"`` returns the weights with the lowest validation loss, ``"last"`` those at
+            the time of stopping, as 001's released code does by mistake. Default: ``"best"``.
 
     >>> Local(stop=EarlyStop(every=1, patience=3), epochs=50).phases()[0].stop.patience
     3
@@ -63,21 +77,26 @@ class EarlyStop:
 
 @value
 class Phase:
-    """One stretch of local training: which leaves move, on which data, how.
+    """One phase of local training: which parameters are trained, on what data, and how.
 
-    ``train`` are prefixes of the leaves that move, "" is all of them, among the ``scope`` that is
-    "local", "shared" or "both"; ValueError, when a run starts, for one of no leaf. ``loss`` names
-    the algorithm's method to minimise. ``random_inputs`` are pairs of a name and how many uniform
-    random numbers per example the loss finds under that name in ``batch.random``; "features" is one
-    for each of the model's features, "dropout" what the model takes, and a family stands for what a
-    network of it takes. ``monitor`` is what early stopping looks at, on validation examples: "nll",
-    the negative log-likelihood of the algorithm's predictions, or "loss". ``steps_per_batch`` steps
-    are taken on every mini-batch. ``project`` names a method ``(net, params, ctx, batch)`` that
-    returns what then takes the place of leaves that move, a projection for one.
-
-    ``server_optimizer`` moves them for ``epochs`` passes over a client's examples in batches of
-    ``batch_size``, None for all at once, or instead for ``steps`` batches, as many at every
-    client; ``stop`` may end a client's training before.
+    Args:
+        optimizer: the optimiser of the trained parameters.
+        epochs: passes over the client's training examples. Default: 1.
+        batch_size: examples per mini-batch, None for the full batch. Default: 64.
+        train: prefixes of the names of the trained parameters; ``""`` matches all. A prefix that
+            matches no parameter is a ValueError when a run starts. Default: all.
+        loss: name of the algorithm's method that is minimised. Default: ``"loss"``.
+        stop: early stopping, None for none. Default: None.
+        random_inputs: pairs (name, count) of random numbers that the loss needs: uniform in [0, 1),
+            ``[B, count]``, in ``batch.random[name]``. See ``numbers_of`` for the counts.
+        monitor: the validation loss of early stopping: ``"nll"``, the negative log-likelihood of
+            the algorithm's predictions, or ``"loss"``. Default: ``"nll"``.
+        scope: restricts ``train`` to ``"local"`` or ``"shared"`` parameters, or ``"both"``.
+            Default: ``"both"``.
+        steps_per_batch: optimiser steps on each mini-batch. Default: 1.
+        project: name of a method ``(net, params, ctx, batch)`` that returns new values of trained
+            parameters after each mini-batch, such as a projection; ``""`` for none.
+        steps: number of mini-batches of every client, in place of ``epochs``; None for ``epochs``.
 
     >>> FedAvg(epochs=2).phases()
     (Phase(optimizer=Optimizer(), epochs=2),)
@@ -97,20 +116,29 @@ class Phase:
     steps: PositiveInt | None = None
 
     def trained_names(self, params: Iterable[str], local: Collection[str]) -> tuple[str, ...]:
-        """Return which of some leaves move, given which ones are local."""
+        """Return the names of the parameters that this phase trains.
+
+        Args:
+            params: the names of all parameters of a client.
+            local: the names of those that stay with their client.
+        """
         sides = {"both": (True, False), "local": (True,), "shared": (False,)}[self.scope]
         return tuple(n for n in params if n.startswith(self.train) and (n in local) in sides)
 
 
 @dataclass(eq=False)
 class State:
-    """All that lasts from round to round.
+    """Everything that lasts from one round to the next.
 
-    ``server_params`` leaves live at the server; ``client_params`` leaves ``[population, ...]``
-    never leave their client. The server remembers two things: ``server_optimizer`` is what its
-    optimiser does, ``server_memory`` what an algorithm does, such as who chose which cluster.
-    Memory lasts until it is replaced. ``round`` is the one that is played (or was last) and
-    ``seed`` its experiment's: what a server does at random follows from them.
+    Args:
+        server_params: the server's parameters by name.
+        client_params: local parameters by name, ``[population, ...]``; they never leave their
+            client.
+        server_optimizer: the state of the server's optimiser, by name.
+        server_memory: other tensors that an algorithm keeps at the server, by name, such as the
+            cluster of each client. An entry stays until it is replaced.
+        round: the round that is played, or the last one that was.
+        seed: the experiment's seed. Random numbers at the server depend on it and on ``round``.
 
     >>> for moment in simulate(tiny):
     ...     state = moment.state
@@ -126,18 +154,27 @@ class State:
     seed: int = 0
 
     def with_decisions(self, clients: Tensor, decisions: Params) -> State:
-        """Return the state in which the server remembers what some clients have decided."""
+        """Return the state with ``decisions`` of some clients stored in ``server_memory``.
+
+        Args:
+            clients: indices of the clients, int64 ``[clients]``.
+            decisions: new entries by name, ``[clients, ...]``.
+        """
         made = {n: self.server_memory[n].index_copy(0, clients, t) for n, t in decisions.items()}
         return replace(self, server_memory={**self.server_memory, **made}) if made else self
 
     def flat(self) -> Params:
-        """Return every tensor under one name, for a checkpoint."""
+        """Return all tensors in one dictionary, as a checkpoint stores them."""
         groups = {g: getattr(self, name) for g, name in _GROUPS.items()}
         return {f"{g}:{n}": t for g, params in groups.items() for n, t in params.items()}
 
     @classmethod
     def from_flat(cls, flat: Params) -> State:
-        """Rebuild what ``indices`` returned, now or when both memories were one group, "server"."""
+        """Rebuild a state from the result of ``flat``.
+
+        Checkpoints of old versions, with both kinds of memory in one group ``"server"``, are read
+        too.
+        """
         groups: dict[str, Params] = {g: {} for g in _GROUPS}
         for name, tensor in flat.items():
             group, _, param = name.partition(":")
@@ -148,30 +185,37 @@ class State:
 
 
 class Prediction(NamedTuple):
-    """Log-probabilities ``logp [B, classes]`` and the ``gate [B, K]``, K = 0 if no mixture."""
+    """The prediction of one client for B examples.
+
+    Args:
+        logp: log p(y|x), ``[B, classes]``.
+        gate: weights of the K experts, ``[B, K]``; K = 0 if the model is no mixture.
+    """
 
     logp: Tensor
     gate: Tensor
 
     @classmethod
     def single(cls, logp: Tensor) -> Prediction:
-        """Return the prediction of one model, without a gate."""
+        """Return a prediction without a gate."""
         return cls(logp, logp[..., :0])
 
 
-Update = tuple[Params, Params]  # what one client keeps, and what it sends
+Update = tuple[Params, Params]  # what a client keeps, and what it sends
 Loss = TypeVar("Loss", bound=Callable[..., Tensor])
 
 
 def uses_precomputed(method: str) -> Callable[[Loss], Loss]:
-    """Mark a loss that finds in its batch what another ``method`` says of examples.
+    """Declare that a loss reads quantities which another method precomputes once per example.
 
-    ``method(self, net, frozen, ctx, batch)`` returns what the leaves that a phase does not train
-    say of examples, ``[B, ...]`` each. It is asked once per example before the phase. A loss
-    without this mark is given the examples, whatever the loss that it overrides or calls uses.
+    Before a phase the engine calls ``method(self, net, frozen, ctx, batch)`` on all training
+    examples, with the parameters that the phase does not train. It returns a ``Precomputed`` of
+    tensors ``[B, ...]``, which the loss finds in ``batch.precomputed``. The mark is not inherited:
+    a loss that overrides a marked one, or calls one, receives the examples themselves unless it is
+    marked too.
 
     Args:
-        method: its name, "precompute" by custom.
+        method: the name of the method, by convention "precompute".
 
     >>> class Mine(FedAvg):
     ...     @uses_precomputed("precompute")
@@ -187,152 +231,329 @@ def uses_precomputed(method: str) -> Callable[[Loss], Loss]:
 
 
 def precompute_of(loss: Any) -> Callable[..., Precomputed] | None:
-    """Return the method that precomputes what a loss, a bound method, uses, or None."""
+    """Return the method that precomputes inputs of a loss, a bound method, or None."""
     method = getattr(loss, "uses_precomputed", None)
     return method and getattr(loss.__self__, method)
 
 
-# What ``client_constants`` and ``new_client_output`` may return besides what is an algorithm's own.
+# Reserved names in the results of ``client_constants`` and ``new_client_output``, respectively.
 SHAPES, LOG_DENSITY = "shapes", "log_density"
 
 
 class Algorithm(Protocol):
-    """Two facts and twenty hooks; ``ctx`` is ``context`` and ``common`` together, one client's.
+    """The methods that the engine calls in a run, in the order of a round.
 
-    In training ``ctx`` has the "round" and the "seed", too. What has no default here has one in
-    ``FedAvg``, as the last words of each line say; the first say who calls it.
+    ``ctx`` is one client's ``client_constants`` and the ``round_constants``, in one dictionary;
+    during training it also has the "round" and the "seed". Hooks without a body have their
+    default in ``FedAvg``.
     """
 
     @property
     def communicates(self) -> bool:
-        """Whether clients send anything: then what opted out is kept from them, and from it."""
+        """Whether clients send messages. Read by the engine before training and evaluation.
+
+        If true, neither the server nor the training sees examples and clients that opted out. If
+        false, a message is a RuntimeError. Default: True.
+        """
 
     @property
     def shares_asked(self) -> tuple[str, ...]:
-        """Of which conditions the server asks clients for p(condition | s), "label" for one."""
+        """Names of conditions whose distribution p(condition | s) clients report to the server.
+
+        For instance ("label",). Read by deployments over a network, in which the server has no
+        data.
+
+        Default: none.
+        """
         return ()
 
-    # --- A run -----------------------------------------------------------------------------------
+    # --- Start of a run --------------------------------------------------------------------------
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Start of a run: the state before round 0, after a stage's ``first``. Fresh leaves."""
+        """Return the state before round 0. Called once, when a run starts.
+
+        Args:
+            fed: the federation as the server sees it, without clients that opted out.
+            seed: the experiment's seed; it determines the initial parameters.
+            first: the final state of an earlier stage, or None.
+
+        Default: freshly initialised parameters. A parameter that ``first`` has under
+        the same name starts from there.
+        """
 
     # --- A round: the server ---------------------------------------------------------------------
 
     def choose(self, fed: Federation, state: State, clients: Tensor) -> State:
-        """Return the state in which the cohort has chosen. Called once, before a round.
+        """Return the state after the clients of a cohort have made choices, such as their cluster.
 
-        Each client knows what it is sent and its own examples; ``state.with_decisions`` notes what
-        it chose in the server's memory. Default: the state as it is.
+        Called once at the start of a round. The choice of a client may depend on what the server
+        sent and on its own examples; ``state.with_decisions`` stores it.
+
+        Args:
+            fed: the federation.
+            state: the state before the round.
+            clients: indices of the cohort, int64 ``[clients]``.
+
+        Default: ``state`` unchanged.
         """
         return state
 
     def download(self, state: State, row: int) -> State:
-        """On a wire: what of the state a client downloads for ``client_params``. The shared
-        leaves.
+        """Return the part of the state that one client downloads.
+
+        Called by deployments over a network, such as the one with Flower in ``examples/flower``.
+
+        Args:
+            state: the server's state.
+            row: the index of the client.
+
+        Default: all ``server_params``.
         """
         return State(state.server_params, {})
 
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Per group of clients: their leaves ``[clients, ...]``. Those received, and their own."""
+        """Return the parameters with which clients start a round, ``[clients, ...]`` each.
+
+        Called in every round for each group of clients that are trained together.
+
+        Args:
+            fed: the federation.
+            state: the state after ``choose``.
+            clients: indices of the group, int64 ``[clients]``.
+
+        Default: the ``server_params``, repeated, and the clients' own
+        ``client_params``.
+        """
 
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Per group: constants that differ between clients, ``[clients, ...]``. None.
+        """Return constants that differ between clients, ``[clients, ...]`` each.
 
-        Of clients with other numbers under ``SHAPES`` leaves may differ in shape: they share no
-        program, and are asked for apart in ``client_params``.
+        Called for each group of clients in training and evaluation. Clients with different numbers
+        under the name ``SHAPES`` may have parameters of different shapes; they are trained in
+        separate groups.
+
+        Args:
+            fed: the federation.
+            state: the current state.
+            clients: indices of the group, int64 ``[clients]``.
+
+        Default: none.
         """
         return {}
 
     def round_constants(self, fed: Federation, state: State) -> Params:
-        """Per group: constants of the round that all clients share, no client axis. None."""
+        """Return constants of a round that all clients share, without a client axis.
+
+        Called for each group of clients in training and evaluation.
+
+        Default: none.
+        """
         return {}
 
     # --- A round: one client and one mini-batch --------------------------------------------------
 
     def phases(self) -> tuple[Phase, ...]:
-        """In every round: the stretches of local training. One over all leaves."""
+        """Return the phases of local training, in their order. Called in every round.
+
+        Default: one phase that trains all parameters.
+        """
 
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
-        """Named by a phase, in every step: a client's loss, a scalar. The cross-entropy."""
+        """Return the loss of one client on a mini-batch, a scalar. Called in every step of a phase.
+
+        A phase may name another method with the same arguments (``Phase.loss``).
+
+        Args:
+            net: the network as functions of its parameters.
+            params: the client's parameters, without a client axis.
+            ctx: the client's constants.
+            batch: its mini-batch. Padded examples have the weight 0.
+
+        Default: the mean cross-entropy.
+        """
 
     def client_update(
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
-        """After the phases: what a client keeps, and sends. Before - after of what has moved.
+        """Return what one client keeps and what it sends to the server. Called after the phases.
 
-        It keeps its local leaves as it has trained them, and what is returned first in their place.
+        Args:
+            net: the network as functions of its parameters.
+            before: the client's parameters before training.
+            after: its parameters after training.
+            ctx: the client's constants.
+
+        Returns:
+            A pair of dictionaries: new values of local parameters, and the message. Local
+                parameters that
+            the first one does not name keep their trained values.
+
+        Default: nothing, and before - after of all trained parameters that are shared.
         """
 
     def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
-        """At last: what clients keep and send, ``[clients, ...]``. ``update`` as it is.
+        """Return the updates of clients that share a program, after ``client_update``.
 
-        Each may look at its own examples in ``cohort.fed``, and draw by round, seed and its id.
+        May read the clients' examples in ``cohort.fed``, and draw random numbers from the round,
+        the seed and a client's id, for instance to add noise.
+
+        Args:
+            cohort: the clients, with their parameters before training.
+            after: their parameters after training, ``[clients, ...]``.
+            update: what ``client_update`` returned, ``[clients, ...]``.
+
+        Default: ``update`` unchanged.
         """
         return update
 
     # --- A round: the server again ---------------------------------------------------------------
 
     def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
-        """After the clients: leaves' weights, float64 ``[clients]`` or ``[clients, K]``. p(s)."""
+        """Return the weights of clients in the average of each message.
+
+        Called once per round, after local training.
+
+        Args:
+            fed: the federation.
+            state: the state after ``choose``.
+            clients: indices of the cohort, int64 ``[clients]``.
+            messages: what they sent, ``[clients, ...]`` by name.
+
+        Returns:
+            Weights by name of a parameter, float64 ``[clients]``, or ``[clients, K]`` for one per
+            expert.
+
+        Default: p(s), a client's share of the cohort's training examples.
+        """
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """After the clients: the next state. A server's step along the weighted messages."""
+        """Return the state after the round.
+
+        Called once per round, after ``weights``.
+
+        Args:
+            fed: the federation.
+            state: the state after ``choose``.
+            clients: indices of the cohort, int64 ``[clients]``.
+            messages: what they sent, ``[clients, ...]`` by name.
+
+        Default: one step of the server's optimiser along the weighted mean of the messages.
+        """
 
     def communication_bytes(
         self, state: State, clients: Tensor, messages: Params
     ) -> tuple[Tensor, Tensor]:
-        """After the clients: bytes of downloads and uploads, int64 ``[clients]``. As they are."""
+        """Return the bytes that each client downloads and uploads. Called once per round.
+
+        Args:
+            state: the state after ``choose``.
+            clients: indices of the cohort, int64 ``[clients]``.
+            messages: what they sent, ``[clients, ...]`` by name.
+
+        Returns:
+            A pair of int64 ``[clients]``: bytes of downloads and of uploads.
+
+        Default: the sizes of ``server_params`` and of the messages.
+        """
 
     # --- Predictions -----------------------------------------------------------------------------
 
     def assign_clusters(
         self, fed: Federation, state: State, *, for_selection: bool = False
     ) -> State:
-        """Before predictions: the state in which clients have decided by which model. As it is.
+        """Return the state in which all clients have chosen the model that they predict with.
 
-        A state in which they have is returned as it is. Rounds go on from the state before.
-        ``for_selection`` is of validation examples, which say what round a run keeps.
+        Called before an evaluation. The next round continues from the state before. A state in
+        which the choices have been made is returned unchanged.
+
+        Args:
+            fed: the federation as clients see it for their predictions.
+            state: the current state.
+            for_selection: whether the predictions are for validation examples that select a round.
+
+        Default: ``state`` unchanged.
         """
         return state
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
-        """Per block of examples, once for all clients: what shared leaves say ``[B, ...]``. log p.
+        """Return the part of the prediction that is the same for all clients, ``[B, ...]`` by name.
 
-        With the examples themselves under "x" where every client's own network reads these.
+        Called once per block of examples. Return the examples as ``{"x": x}`` if every client
+        predicts with a network of its own.
+
+        Args:
+            net: the network as functions of its parameters.
+            shared: the ``server_params``.
+            x: normalised examples, ``[B, ...]``.
+
+        Default: log p(y|x) of the global model.
         """
 
     def predict(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Prediction:
-        """Per client and block: its prediction from ``shared_forward``'s result. The global
-        model's.
+        """Return the prediction of one client. Called for every client and block of examples.
+
+        Args:
+            net: the network as functions of its parameters.
+            params: the shared and the client's own parameters.
+            ctx: the client's constants.
+            code: the result of ``shared_forward``.
+
+        Default: the global model's prediction.
         """
 
     def new_client_output(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Params:
-        """Per client, of a new client's examples: what is averaged, ``[B, ...]``. Its prediction.
+        """Return what one client contributes to predictions for a new client, ``[B, ...]`` by name.
 
-        The average is by p(s), or by p(s|x) where ``LOG_DENSITY`` is log p(x|s) ``[B]`` but for a
-        constant.
+        Called for every client and block of examples in the global evaluation. The engine averages
+        the contributions with weights p(s), or p(s|x) if ``LOG_DENSITY`` names log p(x|s) ``[B]``
+        up to a constant. Arguments as of ``predict``.
+
+        Default: its prediction p(y|x, s).
         """
 
     def combine_clients(
         self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
     ) -> Tensor:
-        """Per block: a new client's log p ``[B, classes]`` from mean outputs. Their logarithm."""
+        """Return log p(y|x) ``[B, classes]`` for a new client from the averaged contributions.
+
+        Called for every block of examples in the global evaluation.
+
+        Args:
+            net: the network as functions of its parameters.
+            shared: the ``server_params``.
+            code: the result of ``shared_forward``.
+            outputs: averages of the results of ``new_client_output``.
+
+        Default: the logarithm of the mean prediction.
+        """
 
     def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """After a round: what is logged, scalars, ``[experts]``, ``[item, experts]``. Nothing."""
+        """Return quantities to log: scalars, ``[experts]`` or ``[item, experts]``, by name.
+
+        Called after every evaluated round.
+
+        Default: none.
+        """
         return {}
 
 
 def tensors(algorithm: Algorithm, hook: str, found: Any, clients: int | None = None) -> Params:
-    """Return what a hook has returned; an error by its name unless these are tensors by name.
+    """Return ``found`` if it is a dictionary of tensors; raise an error that names the hook if not.
 
-    With ``num_clients`` each has a row for every one of them: with one client alone an axis of
-    another length would be taken for its own.
+    Args:
+        algorithm: the algorithm whose hook was called.
+        hook: the name of the hook.
+        found: what it returned.
+        clients: if given, the length that the first axis of every tensor must have. This catches a
+            missing client axis, which would otherwise be taken for one if there is one client only.
+
+    Raises:
+        TypeError: if it is no dictionary, or an entry is no tensor.
+        ValueError: if the first axis has another length.
     """
     where = f"{type(algorithm).__name__}.{hook}"
     if not isinstance(found, dict):
@@ -343,16 +564,22 @@ def tensors(algorithm: Algorithm, hook: str, found: Any, clients: int | None = N
                 f"{where}: {name!r} must be a tensor, got {short_repr(t)}: torch.as_tensor"
             )
         if clients is not None and (not t.ndim or len(t) != clients):
-            need = f"{name!r} must be [{clients}, ...], a row for each of `clients`"
+            need = f"{name!r} must be [{clients}, ...], one row per client in `clients`"
             raise ValueError(f"{where}: {need}, got {[*t.shape]}")
     return found
 
 
 def train_view(algorithm: Algorithm, fed: Federation) -> Federation:
-    """Return what an algorithm trains on: all, or without what opted out if it federates."""
+    """Return the federation that an algorithm is trained on.
+
+    If clients communicate, it lacks the examples and clients that opted out.
+    """
     return fed.participating_view() if algorithm.communicates else fed.full_view()
 
 
 def eval_view(algorithm: Algorithm, fed: Federation) -> Federation:
-    """Return what clients predict with: all, or what ``Federation.eval_view`` has of it."""
+    """Return the federation that clients predict with; see ``Federation.eval_view``.
+
+    If clients do not communicate, it has all their examples.
+    """
     return fed.eval_view() if algorithm.communicates else fed.full_view()

@@ -1,4 +1,4 @@
-"""One communication round: select, start, train, send back, aggregate."""
+"""One communication round: choose a cohort, train its clients, aggregate their messages."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -26,10 +26,17 @@ SPLITS = ("validation", "test")
 
 @dataclass(eq=False)
 class Report:
-    """A round of S clients, each ``[S, ...]``: rows, losses, messages, weights and bytes.
+    """What happened in a round with a cohort of S clients.
 
-    The loss of a client without training examples is nan. ``adapted`` are the accuracies after the
-    local epochs, before anything is sent, by split.
+    Args:
+        clients: indices of the cohort in the order drawn, int64 ``[S]``.
+        losses: mean training loss of the last phase, ``[S]``; nan for a client without examples.
+        messages: what the clients sent, ``[S, ...]`` by name.
+        weights: the weights of the average, ``[S]`` or ``[S, K]`` by name of a parameter.
+        download: bytes that each client downloaded, int64 ``[S]``.
+        upload: bytes that each client uploaded, int64 ``[S]``.
+        adapted: accuracies after local training and before aggregation, ``[S]`` by split; empty
+            unless ``play_round`` was called with ``score``.
     """
 
     clients: np.ndarray
@@ -42,10 +49,12 @@ class Report:
 
 
 class Sent(NamedTuple):
-    """What some clients end a round with, ``[clients, ...]`` each.
+    """The results of some clients at the end of a round, ``[clients, ...]`` each.
 
-    The server is sent their ``messages``, ``kept`` are the local leaves, which stay with them, and
-    ``metrics`` is what was measured: the ``loss``, and accuracies as in ``Report.adapted``.
+    Args:
+        messages: what they send to the server.
+        kept: their local parameters.
+        metrics: their ``loss``, and accuracies as in ``Report.adapted``.
     """
 
     messages: Params
@@ -54,10 +63,15 @@ class Sent(NamedTuple):
 
 
 def select(fed: Federation, cohort: int | float | Selection, seed: int, round: int) -> np.ndarray:
-    """Return the rows of the clients that take part, drawn without replacement by id.
+    """Return the indices of the clients that take part in a round.
 
-    ``cohort`` is a number of clients, a fraction of the federation's members as a float, or a
-    ``Selection``.
+    Args:
+        fed: the federation.
+        cohort: a number of clients, a fraction of the participating clients as a float, or a
+            ``Selection``.
+        seed: the experiment's seed.
+        round: the number of the round. The draw is without replacement and depends on the seed, the
+            round and the ids of clients, not on their order.
     """
     how = cohort if isinstance(cohort, Selection) else Selection(cohort)
     return how.choose(fed, seed, round)
@@ -76,12 +90,26 @@ def play_round(
 ) -> tuple[State, Report]:
     """Play one round and return the next state and a report.
 
-    ``chunk`` clients share one program (default: ``costs.chunk_of``); the result does not depend on
-    it up to float rounding. Local leaves of ``state`` are updated in place: a round costs what its
-    cohort costs, not what the population costs. ``score`` also tests every client of the cohort
-    with the leaves that it has trained, on its validation and test examples (000, App. G).
-    An algorithm that federates sees nothing of what opted out; RuntimeError for one that says it
-    does not and has messages.
+    Args:
+        algorithm: the algorithm.
+        fed: the federation. If the algorithm communicates, it is trained without the examples and
+            clients that opted out.
+        state: the state before the round. Its ``client_params`` are updated in place, so that the
+            cost of a round depends on the size of the cohort and not on that of the population.
+        round: the number of the round, 0 for the first.
+        seed: the experiment's seed.
+        cohort: as in ``select``.
+        chunk: the number of clients that share one program; results are equal up to rounding.
+            Default: ``costs.chunk_of``.
+        score: whether to evaluate every client of the cohort with its locally trained parameters,
+            on its validation and test examples (000, App. G). Default: False.
+
+    Returns:
+        The state after the round and a ``Report``.
+
+    Raises:
+        RuntimeError: if an algorithm with ``communicates = False`` has messages.
+        TrainingDiverged: if a loss is not finite.
     """
     fed, state = train_view(algorithm, fed), replace(state, round=round, seed=seed)
     clients = select(fed, cohort, seed, round)
@@ -92,18 +120,20 @@ def play_round(
     except TrainingDiverged as error:
         raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
     except Exception as error:
-        way = "client by client, without vmap: run(..., debug=True)"
+        way = "to train client by client, without vmap, use run(..., debug=True)"
         error.add_note(f"in round {round} of {type(algorithm).__name__}; {way}")
         raise
     if messages and not algorithm.communicates:
-        raise RuntimeError(f"{type(algorithm).__name__} does not federate, yet sends {[*messages]}")
+        raise RuntimeError(
+            f"{type(algorithm).__name__} has communicates=False, but sends {[*messages]}"
+        )
     with torch.no_grad():
         asked = algorithm.weights(fed, state, where, messages)
         weights = tensors(algorithm, "weights", asked)
         down, up = algorithm.communication_bytes(state, where, messages)
         after = algorithm.aggregate(fed, state, where, messages)
     if not isinstance(after, State):
-        what = f"must return the next State, as replace(state, shared=...), got {short_repr(after)}"
+        what = f"must return a State, as replace(state, server_params=...), got {short_repr(after)}"
         raise TypeError(f"{type(algorithm).__name__}.aggregate {what}")
     some = torch.as_tensor(fed.train.sizes[clients] > 0, device=fed.device)
     losses = torch.where(some, metrics.pop("loss"), torch.nan)
@@ -118,9 +148,9 @@ def _train_cohort(
     chunk: Any,
     score: bool,
 ) -> tuple[Params, Params]:
-    """Play the clients of a round; return their messages and what was measured, ``[S, ...]``.
+    """Train the clients of a round; return their messages and metrics, ``[S, ...]``.
 
-    Local leaves of ``state`` are updated in place.
+    The ``client_params`` of ``state`` are updated in place.
     """
     where = torch.as_tensor(clients, device=fed.device)
     shapes = algorithm.client_constants(fed, state, where).get(SHAPES, torch.zeros_like(where))
@@ -128,11 +158,11 @@ def _train_cohort(
     sizes, phases = fed.train.sizes[clients], algorithm.phases()
     most = costs.cohort_width(fed, chunk, usual, state, phases)
     groups = [*costs.groups(shapes.cpu().numpy(), sizes, phases, most)]
-    full = int(sizes[~costs.oversized(sizes)].max(initial=1))  # what a full batch has room for
+    full = int(sizes[~costs.oversized(sizes)].max(initial=1))  # the size of a full batch
     now = {n: torch.tensor(getattr(state, n), device=fed.device) for n in ("round", "seed")}
 
     def play(group: np.ndarray) -> Sent:
-        """Return what some clients end with, who see the broadcast and their own rows only."""
+        """Train a group of clients, given as positions in the cohort."""
         mine, ids, held = where[torch.as_tensor(group)], fed.ids[clients[group]], sizes[group]
         params = tensors(
             algorithm, "client_params", algorithm.client_params(fed, state, mine), len(mine)
@@ -156,7 +186,7 @@ def _train_cohort(
 
         return in_parts(end, len(mine), usual, "ends")
 
-    # Clients that play their phases side by side are not dealt out: each of their phases is.
+    # Groups that advance phase by phase are not spread over cores: their phases are.
     side_by_side = most > usual
     played = enumerate(map(play, groups)) if side_by_side else map_chunks(play, groups, "clients")
     messages, metrics = dict[str, Tensor](), dict[str, Tensor]()
@@ -172,7 +202,7 @@ def _train_cohort(
 def _end(
     algorithm: Algorithm, cohort: Cohort, trained: Cohort, local: Collection[str], score: bool
 ) -> Sent:
-    """Return what clients that share a program end with."""
+    """Return the results of clients that share a program, after their last phase."""
     fed, clients, context, common = cohort.fed, cohort.clients, cohort.context, cohort.common
 
     def end(before: Params, after: Params, context: Params) -> Update:
@@ -190,13 +220,13 @@ def _end(
         for name, table in zip(SPLITS, (fed.validation, fed.test), strict=True):
             if score and table.sizes[clients.cpu().numpy()].any():
                 scores[name] = test(after, context, table.all_examples(clients)).double().cpu()
-            elif score:  # no network is asked about no example
+            elif score:  # without examples there is nothing to evaluate
                 scores[name] = torch.full((len(clients),), torch.nan).double()
     return Sent(message, {n: after[n] for n in local}, {"loss": trained.loss, **scores})
 
 
 def _pair(algorithm: Algorithm, hook: str, update: Any) -> Update:
-    """Return what clients keep and send; TypeError unless that is what a hook has returned."""
+    """Return the result of a hook if it is a pair of dictionaries of tensors; TypeError if not."""
     if not isinstance(update, tuple | list) or len(update) != 2:
         need = "must return a pair: what a client keeps, and what it sends"
         raise TypeError(f"{type(algorithm).__name__}.{hook} {need}, got {short_repr(update)}")
@@ -205,20 +235,22 @@ def _pair(algorithm: Algorithm, hook: str, update: Any) -> Update:
 
 
 def _require_kept(algorithm: Algorithm, own: Params, local: Params) -> None:
-    """ValueError for what no client keeps, which would be lost, or keeps in another form."""
+    """Raise ValueError if a client keeps what is not local, or is of another shape or type."""
     for name, t in own.items():
         where = f"{type(algorithm).__name__}.client_update: what a client keeps"
         if name not in local:
             there = ", ".join(local) or "none"
-            raise ValueError(f"{where}, {name!r}, is none of its local leaves; these are {there}")
+            raise ValueError(
+                f"{where}, {name!r}, is none of its local parameters; these are {there}"
+            )
         form, wanted = ((param.dtype, [*param.shape[1:]]) for param in (t, local[name]))
         if form != wanted:
             is_, was = (f"{kind} {shape}" for kind, shape in (form, wanted))
-            raise ValueError(f"{where}, {name!r}, is {is_}, and its local leaf {was}")
+            raise ValueError(f"{where}, {name!r}, is {is_}, but its local parameter is {was}")
 
 
 def _put(columns: Params, found: Params, place: Tensor, length: int) -> None:
-    """Write rows of some clients into columns ``[length, ...]``."""
+    """Write the results of some clients to their positions in columns ``[length, ...]``."""
     for name, clients in found.items():
         if name not in columns:
             columns[name] = clients.new_empty(length, *clients.shape[1:])

@@ -1,4 +1,4 @@
-"""Who takes part in a round: drawn by (seed, round, client id), never by a client's row."""
+"""Which clients take part in a round: drawn by (seed, round, client id)."""
 
 import math
 from typing import Annotated, Any
@@ -13,28 +13,31 @@ from fedlib.values import NonNegativeInt, short_repr, value
 
 @value
 class Selection:
-    """How many clients take part in a round, and which of them: a value for ``cohort``.
+    """How many clients take part in a round, and how they are drawn: a value for ``cohort``.
+
+    To use another rule, inherit from this class and override ``pick``.
 
     Args:
-        size: clients per round, or a fraction of the federation's members as a float.
-        weighted: whether a client is drawn in proportion to its training examples N_s; else all
-            are drawn alike. Always without replacement. The weights of the average stay those of
-            the algorithm, so that large clients count twice: in the draw and in the average.
-        available: share of the rounds in which a client can be reached at all. With fewer than
-            ``size`` there, these take part; with none, one client does.
-        period: rounds of a cycle, a day for one, in which a client is there for the share
-            ``available`` in one stretch, which begins at a place of its own; 0: a coin per round.
-        dropout: share of the drawn clients whose message never comes. They are left out, as if
-            they had not been drawn, and the bytes sent to them are not counted; one stays at least.
+        size: clients per round, or a fraction of the participating clients as a float. Default: 10.
+        weighted: whether clients are drawn with probability proportional to their number of
+            training examples, instead of uniformly. Draws are without replacement. The weights of
+            the average do not change, so that large clients count twice. Default: False.
+        available: fraction of the rounds in which a client is available, in (0, 1]. If fewer than
+            ``size`` clients are available, all of these take part; if none is, one client does.
+            Default: 1.
+        period: length of a cycle in rounds, such as a day. A client is available for the fraction
+            ``available`` of a cycle, in one stretch that starts at a random time of its own. With
+            0, availability is drawn independently per round. Default: 0.
+        dropout: probability that a selected client fails to send its message, in [0, 1). Such
+            clients are treated as if they had not been selected, and the bytes sent to them are not
+            counted. At least one client remains. Default: 0.
+
+    Reference: McMahan et al., AISTATS 2017 (uniform); Li et al., On the convergence of FedAvg on
+    non-IID data, ICLR 2020 (weighted: its scheme I draws with replacement); Bonawitz et al.,
+    Towards federated learning at scale, MLSys 2019 (availability by the time of day, dropouts).
 
     >>> Experiment(tiny.task, FedAvg(), rounds=2, cohort=Selection(2, dropout=0.1)).cohort.size
     2
-
-    One's own rule is a value that inherits from this one and overrides ``pick``.
-
-    Source: McMahan et al., AISTATS 2017 (uniform); Li et al., On the convergence of FedAvg on
-    non-IID data, ICLR 2020 (weighted: its scheme I draws with replacement); Bonawitz et al.,
-    Towards federated learning at scale, MLSys 2019 (availability by the time of day, dropouts).
     """
 
     size: int | float = 10
@@ -50,7 +53,13 @@ class Selection:
             raise ValueError(f"{need}, got {self.size}")
 
     def choose(self, fed: Federation, seed: int, round: int) -> np.ndarray:
-        """Return the rows of the clients that take part in a round, in the order drawn."""
+        """Return the indices of the clients that take part in a round, in the order drawn.
+
+        Args:
+            fed: the federation.
+            seed: the experiment's seed.
+            round: the number of the round.
+        """
         clients = np.argsort(fed.ids, kind="stable")
         if fed.participants is not None:
             clients = clients[np.isin(clients, fed.participants)]
@@ -66,7 +75,19 @@ class Selection:
     def pick(
         self, fed: Federation, clients: np.ndarray, size: int, round: int, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return ``size`` of the ``clients`` that are there, or all if they are fewer."""
+        """Return ``size`` of the available clients, or all if there are fewer.
+
+        Called by ``choose``, once per round.
+
+        Args:
+            fed: the federation.
+            clients: indices of the available clients, int64 ``[clients]``.
+            size: the number of clients to draw.
+            round: the number of the round.
+            rng: a generator for this round.
+
+        Default: uniform, or weighted by the number of training examples.
+        """
         p = None
         if self.weighted:
             n = np.asarray(fed.train.sizes, dtype=float)[clients]
@@ -74,17 +95,17 @@ class Selection:
         return clients[rng.choice(len(clients), min(size, len(clients)), replace=False, p=p)]
 
     def _require_rows(self, drawn: Any, clients: np.ndarray) -> np.ndarray:
-        """Return what was picked; ValueError unless it is some of the rows, each once."""
+        """Return the result of ``pick`` if it is valid; ValueError if not."""
         picked, once = np.asarray(drawn), 0
         if picked.ndim == 1 and picked.dtype.kind in "iu" and np.isin(picked, clients).all():
             once = len(np.unique(picked))
         if not once or once < len(picked):
-            need = "must return some of its `clients`, each once, and one at least"
+            need = "must return a non-empty subset of `clients`, each once"
             raise ValueError(f"{type(self).__name__}.pick {need}, got {short_repr(drawn)}")
         return picked
 
     def _there(self, ids: np.ndarray, seed: int, round: int) -> np.ndarray:
-        """Return which clients can be reached, bool ``[clients]``: one of them at least."""
+        """Return which clients are available, bool ``[clients]``; at least one is."""
         if self.available == 1:
             return np.ones(len(ids), dtype=bool)
         if self.period:
@@ -96,14 +117,19 @@ class Selection:
 
 
 def cohort_size(cohort: int | float, clients: int) -> int:
-    """Return the number of clients per round; ValueError if it is not between 1 and
-    ``num_clients``.
+    """Return the number of clients per round.
 
-    Of a fraction C it is ceil(C K), as 003 has it (algorithm 1, line 3): 6 of 182 for 0.03.
+    Args:
+        cohort: the number itself, or a fraction C of K clients as a float, which gives ceil(C K) as
+            in 003 (algorithm 1, line 3): 6 of 182 clients for 0.03.
+        clients: the number K of clients.
+
+    Raises:
+        ValueError: if the result is not between 1 and K.
     """
     size: float = cohort
     if isinstance(cohort, float) and math.isfinite(cohort):
-        # Rounding leaves products slightly off what is meant: -whole_part(-n) is that ceiling.
+        # -whole_part(-n) is the ceiling up to rounding errors of the product.
         size = max(1, -whole_part(-cohort * clients))
     if not 1 <= size <= clients or cohort <= 0:
         raise ValueError(f"a cohort of {cohort} does not fit {clients} clients; use 1 to {clients}")

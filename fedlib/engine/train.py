@@ -1,4 +1,4 @@
-"""The heart: clients are rows of stacked leaves, trained by one program."""
+"""Local training: parameters of clients are stacked and trained by one vectorised program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ from fedlib.parallel import Found, map_ordered
 
 
 class TrainingDiverged(FloatingPointError):
-    """A loss or a weight stopped being a finite number; ``num_clients`` are the ids of whose."""
+    """A loss or a parameter is not finite.
+
+    Args:
+        message: the message of the error.
+        clients: ids of the clients concerned.
+    """
 
     def __init__(self, message: str, clients: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -31,11 +36,17 @@ class TrainingDiverged(FloatingPointError):
 
 @dataclass(eq=False)
 class Cohort:
-    """Clients that are trained together: ``clients`` int64 ``[clients]`` of a federation.
+    """Clients that are trained together.
 
-    ``params`` and ``context`` carry the client axis, ``common`` does not. ``precomputed`` is
-    what a phase knows of their training examples, ``precomputed_validation`` of their validation
-    examples, and ``loss`` the mean of a client's losses in its last phase, ``[clients]``.
+    Args:
+        fed: the federation.
+        clients: their indices, int64 ``[clients]``.
+        params: their parameters by name, ``[clients, ...]``.
+        context: constants that differ between clients, ``[clients, ...]``.
+        common: constants that all clients share, without a client axis.
+        loss: each client's mean training loss in its last phase, ``[clients]``.
+        precomputed: quantities of the training examples that the loss of the phase uses.
+        precomputed_validation: the same of the validation examples.
     """
 
     fed: Federation
@@ -48,7 +59,7 @@ class Cohort:
     precomputed_validation: Precomputed = NOTHING
 
     def part(self, some: slice) -> Cohort:
-        """Return some of the clients."""
+        """Return the cohort restricted to a slice of its clients."""
         names = ("clients", "params", "context", "loss", "precomputed", "precomputed_validation")
         own = {n: getattr(self, n) for n in names}
         return replace(self, **tree_map_only(Tensor, lambda t: t[some], own))
@@ -63,11 +74,19 @@ def train_phase(
     chunk: int | None = None,
     usual: int = 1,
 ) -> Cohort:
-    """Return a cohort after a phase, whose leaves are trained as many at once as suits it.
+    """Train a cohort for one phase and return the cohort afterwards.
 
-    ``client_params`` are the names of local leaves, ``chunk`` what was asked for and ``usual`` how
-    many clients share a program otherwise. Where the phase trains no leaf, they come back as they
-    were, with the losses of the phase before.
+    A phase that trains no parameter returns the cohort unchanged, with the losses of the phase
+    before.
+
+    Args:
+        algorithm: the algorithm.
+        cohort: the clients with their parameters before the phase.
+        phase: the phase.
+        plan: their mini-batches.
+        local: names of the parameters that stay with their client.
+        chunk: the number of clients that share one program, None for the default.
+        usual: the default number, unless the phase allows more (``costs.phase_width``).
     """
     fed = cohort.fed
     moving = phase.trained_names(cohort.params, local)
@@ -86,7 +105,15 @@ def train_phase(
 
 
 def in_parts(fn: Callable[[slice], Found], clients: int, size: int, kind: str) -> Found:
-    """Return what ``fn`` finds of ``size`` clients at once, tensors ``[clients, ...]``, of all."""
+    """Call ``fn`` on consecutive slices of ``size`` clients and concatenate the results.
+
+    Args:
+        fn: a function of a slice that returns tensors ``[clients in the slice, ...]``.
+        clients: the number of all clients.
+        size: the number of clients per slice.
+        kind: a name for this kind of work; its duration is estimated from earlier ones of that
+            name.
+    """
     parts = [slice(start, start + size) for start in range(0, clients, size)]
     found = map_ordered(fn, parts, kind)
     return found[0] if len(found) == 1 else tree_map(lambda *rows: torch.cat(rows), *found)
@@ -95,7 +122,10 @@ def in_parts(fn: Callable[[slice], Found], clients: int, size: int, kind: str) -
 def with_precomputed(
     algorithm: Algorithm, cohort: Cohort, phase: Phase, moving: Collection[str]
 ) -> Cohort:
-    """Return a cohort with what is precomputed for the loss of a phase: of leaves that stand."""
+    """Return the cohort with the quantities that are precomputed for the loss of a phase.
+
+    They depend on parameters that the phase does not train, and are therefore constant during it.
+    """
     fed, method = cohort.fed, precompute_of(getattr(algorithm, phase.loss))
     if method is None:
         return cohort
@@ -110,10 +140,17 @@ def with_precomputed(
 def train_together(
     algorithm: Algorithm, cohort: Cohort, phase: Phase, plan: Plan, moving: tuple[str, ...]
 ) -> tuple[Params, Tensor]:
-    """Train a cohort in one program; return its ``moving`` leaves and mean losses ``[clients]``.
+    """Train a cohort in one program; return trained parameters and mean losses ``[clients]``.
 
-    A client that has run out of batches, or that stopped early, ends with the weights it had then:
-    its row is copied out at that moment, so that no momentum can move it afterwards.
+    A client that runs out of batches or stops early ends with its parameters at that time. They are
+    copied at that step, because momentum could change them afterwards.
+
+    Args:
+        algorithm: the algorithm.
+        cohort: the clients with their parameters before the phase.
+        phase: the phase.
+        plan: their mini-batches.
+        moving: names of the trained parameters.
     """
     net = cohort.fed.net
     loss = one_client(getattr(algorithm, phase.loss), net, cohort.common)
@@ -147,9 +184,10 @@ def train_together(
 def _recorded(
     algorithm: Algorithm, loss: Callable[..., Tensor], cohort: Cohort, moving: Collection[str]
 ) -> Callable[..., tuple[Tensor, Params]]:
-    """Return a client's loss with the running statistics that its batch moves.
+    """Return a client's loss that also returns the running statistics updated by its batch.
 
-    ValueError if the network would not be in training although something depends on it.
+    Raises:
+        ValueError: if the network has dropout or BatchNorm and the loss evaluates it in eval mode.
     """
     statistics = [n for n in moving if is_statistic(n)]
     drops = cohort.fed.net.noise and cohort.fed.net.has_copy({n: cohort.params[n] for n in moving})
@@ -160,17 +198,20 @@ def _recorded(
         value = loss(params, context, replace(batch, statistics=record))
         if not isinstance(value, Tensor) or value.numel() != 1:
             got = [*value.shape] if isinstance(value, Tensor) else repr(value)
-            raise TypeError(f"a loss must return one number, as a tensor, of a batch, got {got}")
+            raise TypeError(f"a loss must return a scalar tensor, got {got}")
         if needed and not record.used:
             what = f"{type(algorithm).__name__} trains without dropout and BatchNorm of the network"
-            raise ValueError(f"{what}: its loss has to hand on the batch, net(params, x, batch)")
+            raise ValueError(f"{what}: its loss must pass the batch on, net(params, x, batch)")
         return value, record.after
 
     return recorded
 
 
 def batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Batch]:
-    """Yield each step's batch, on a CPU cut to the widest client, on a GPU always of one shape."""
+    """Yield the mini-batch of every step, ``[clients, width, ...]``.
+
+    On a CPU the width is that of the largest batch of the step; on a GPU all steps have one shape.
+    """
     fed, clients = cohort.fed, cohort.clients
     widths = plan.counts.max(0, initial=0)
     if clients.is_cuda:
@@ -199,7 +240,15 @@ def _mean_loss(losses: list[Tensor], plan: Plan, fed: Federation) -> Tensor:
 
 
 class EarlyStopper:
-    """Keeps every row's weights at the moment it finishes, or at its best validation loss."""
+    """Stores each client's parameters when it ends, or at its lowest validation loss.
+
+    Args:
+        cohort: the clients.
+        phase: the phase, with its ``EarlyStop`` or None.
+        plan: their mini-batches.
+        loss: the monitored loss of one client.
+        program: the program that trains them.
+    """
 
     def __init__(
         self,
@@ -214,19 +263,19 @@ class EarlyStopper:
         self.kept: Params = {}
         self.best = np.full(len(plan.ids), np.inf)
         self.waited = np.zeros(len(plan.ids), dtype=np.int64)
-        self.done = plan.ends == 0  # clients that have no example at all
-        # Of no validation example the loss is 0: better than any that would follow.
+        self.done = plan.ends == 0  # clients without examples
+        # Without validation examples the loss would be 0, the lowest possible.
         self.watched = cohort.fed.validation.sizes[cohort.clients.cpu().numpy()] > 0
-        self.last = {*plan.ends.tolist()}  # steps after which some client has ended
+        self.last = {*plan.ends.tolist()}  # numbers of steps after which some client ends
         self._keep(self.done)
 
     def after_step(self, t: int) -> bool:
-        """Look at the clients after step ``t``; return true when nobody has anything left to do."""
+        """Check the clients after step ``t``; return whether all of them have ended."""
         if self.stop is None and t + 1 not in self.last:
             return False
         ended = ~self.done & (self.plan.ends == t + 1)
         if self.stop is None:
-            if not ended.all():  # else what is moving is what all end with
+            if not ended.all():  # else all end with the current parameters
                 self._keep(ended)
         else:
             every = np.maximum(self.stop.every * self.plan.per_epoch, 1)
@@ -240,7 +289,7 @@ class EarlyStopper:
         return bool(self.done.all())
 
     def _improved(self, due: np.ndarray) -> np.ndarray:
-        """Return which of the clients have a better validation loss than ever, and remember it."""
+        """Update the lowest validation loss of ``due`` clients; return which of them improved."""
         assert self.stop is not None
         c = self.cohort
         with torch.no_grad():

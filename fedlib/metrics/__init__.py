@@ -1,4 +1,4 @@
-"""What is measured: accuracies over clients, divergence, true groups."""
+"""Metrics: scores of predictions, accuracies over clients, gradient divergence."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +12,16 @@ from fedlib.metrics.intervals import interval
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """How well probabilities tell labels.
+    """Scores of predicted probabilities.
 
-    ``accuracy``; ``nll``, the mean of -log p(label), in nats; ``balanced_accuracy``, the mean over
-    classes of the share of their examples that is recognised; ``f1``, the mean over classes of the
-    harmonic mean of precision and recall, both over the classes that there are; ``confusion`` int64
-    ``[classes, classes]``, how many examples of a row's class were taken for a column's.
-    ``class_names`` are those of its rows and columns, () where they are not known.
+    Args:
+        accuracy: fraction of examples whose most probable class is the label.
+        nll: mean negative log-likelihood -log p(label), in nats.
+        balanced_accuracy: mean recall over the classes that occur among the labels.
+        f1: mean F1 score over these classes.
+        confusion: int64 ``[classes, classes]``: number of examples by label (row) and prediction
+            (column).
+        class_names: names of the classes, or ().
 
     >>> evaluate(run(tiny), data.load("digits").test).confusion.shape
     (10, 10)
@@ -33,7 +36,11 @@ class Evaluation:
 
 
 def evaluation(probabilities: np.ndarray, labels: np.ndarray) -> Evaluation:
-    """Return the scores of probabilities ``[N, classes]`` for labels ``[N]``, N > 0.
+    """Return the scores of predicted probabilities.
+
+    Args:
+        probabilities: ``[N, classes]``, N > 0.
+        labels: int64 ``[N]``.
 
     >>> p = np.array([[0.75, 0.25], [0.25, 0.75], [0.25, 0.75]])
     >>> found = evaluation(p, np.array([0, 0, 1]))
@@ -56,10 +63,17 @@ def evaluation(probabilities: np.ndarray, labels: np.ndarray) -> Evaluation:
 
 
 def over_clients(accuracy: np.ndarray, sizes: np.ndarray) -> dict[str, float]:
-    """Return mean, size-weighted mean, standard deviation and worst-decile mean over clients.
+    """Return statistics of accuracies over clients that have examples.
 
-    ``accuracy`` and ``sizes`` are ``[clients]``; clients without examples are left out. The worst
-    decile is the mean over the tenth of the clients (at least one) with the lowest accuracy.
+    Args:
+        accuracy: ``[clients]``.
+        sizes: number of examples of each client, ``[clients]``.
+
+    Returns:
+        The "mean", the mean "weighted" by size, the standard deviation "std", and the
+        "worst_decile":
+        the mean over the tenth of the clients (at least one) with the lowest accuracy. nan if no
+        client has examples.
     """
     there = np.asarray(sizes) > 0
     a, n = np.asarray(accuracy, dtype=float)[there], np.asarray(sizes)[there]
@@ -72,15 +86,22 @@ def over_clients(accuracy: np.ndarray, sizes: np.ndarray) -> dict[str, float]:
 
 
 def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:
-    """Return GD = sum_ij w_i w_j (1 - cos(D_i, D_j)) / 2 for one tensor (eq. 16; eq. 17 with p(s)).
+    """Return the gradient divergence of one tensor (eq. 16, or eq. 17 with p(s)), in float64.
 
-    ``updates`` are the clients' before - after, ``[S, ...]`` with weights ``[S]``, giving a scalar,
-    or ``[S, K, ...]`` with weights ``[S, K]``, giving one number per expert ``[K]``. Pairs with an
-    update that is exactly zero have no direction and contribute nothing. Float64.
+        GD = sum_ij w_i w_j (1 - cos(D_i, D_j)) / 2 = ((sum_i w_i)^2 - |sum_i w_i u_i|^2) / 2
 
-    With unit vectors u_i the double sum is ((sum w)^2 - |sum_i w_i u_i|^2) / 2: linear in S.
+    with unit vectors u_i = D_i / |D_i|; the second form is linear in S. Updates that are exactly
+    zero have no direction and contribute nothing.
+
+    Args:
+        updates: the clients' before - after, ``[S, ...]``, or ``[S, K, ...]`` with one tensor per
+            expert.
+        weights: ``[S]`` or ``[S, K]``.
+
+    Returns:
+        A scalar, or one number per expert, ``[K]``.
     """
-    apart = updates.double().unsqueeze(-1)  # a tensor of one number has no axis of its own
+    apart = updates.double().unsqueeze(-1)  # a scalar parameter has no axis to flatten
     flat = apart.flatten(weights.ndim)
     length = flat.norm(dim=-1, keepdim=True)
     some = (length > 0).squeeze(-1)
@@ -91,10 +112,13 @@ def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:
 
 
 def truth(values: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
-    """Return the group of every client whose side information is one value, ``[clients]``.
+    """Return the true group of every client, ``[clients]``, or None if there is none.
 
-    ``values`` are that of all examples, client after client, and ``sizes`` ``[clients]`` how many
-    each has. None if a client's examples differ, or it has none.
+    A client has a group if the side information of all its examples is equal.
+
+    Args:
+        values: side information of all examples, client after client, ``[examples]``.
+        sizes: number of examples of each client, ``[clients]``.
     """
     if not (sizes > 0).all():
         return None

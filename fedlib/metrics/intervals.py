@@ -1,4 +1,4 @@
-"""Student's interval of a mean over runs, of its angle where the quantity is bounded."""
+"""Student's confidence interval of a mean over runs, by angles for bounded quantities."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,28 +6,30 @@ from typing import Any
 import numpy as np
 
 LEVEL = 0.95
-# Student's interval of two runs is 13 standard errors wide to each side: it would hold anything.
+# With two runs, Student's interval has 13 standard errors on each side and excludes nothing.
 LEAST_SEEDS = 3
 Numbers = Sequence[float] | Any  # or an array, or a column of a frame
 Limits = tuple[float, float] | None
 
 
 def interval(values: Numbers, limits: Limits = None, looks: int = 1) -> tuple[float, float, float]:
-    """Return mean, lower and upper end of the 95% interval over runs.
+    """Return the mean and its 95% confidence interval over runs.
 
-    With mean u and standard error e on the unit interval it is asin(sqrt(u)) -+ t e / (2 sqrt(u (1
-    - u))), ending where the range does, and Student's own in the middle of the range.
+    For a bounded quantity with mean u and standard error e on the unit interval, the interval is
+    computed for the angle asin(sqrt(u)) -+ t e / (2 sqrt(u (1 - u))), and limited to the range. In
+    the middle of the range it equals Student's interval.
 
     Args:
-        values: one number for each run.
-        limits: the ends of the quantity's range, None if it has none, or one only.
-        looks: how often runs were looked at, as they became more: each look has its part of the 5%.
+        values: one number per run.
+        limits: lower and upper limit of the quantity. Default: None, for an unbounded one.
+        looks: how often the runs were analysed as their number grew. The 5% are divided among the
+            analyses (Bonferroni). Default: 1.
 
     Returns:
-        mean, low, high; NaN ends for one or two runs.
+        mean, low, high; low and high are nan for one or two runs.
 
     Raises:
-        ValueError: for a mean outside of the limits, and for limits that are no range.
+        ValueError: if the mean is outside of the limits, or these are no range.
 
     >>> mean, low, high = interval([0.90, 0.92, 0.94], (0, 1))
     >>> f"{mean:.2f} ({low:.2f} to {high:.2f})"
@@ -51,18 +53,18 @@ def interval(values: Numbers, limits: Limits = None, looks: int = 1) -> tuple[fl
 
 
 def _check(limits: Any) -> None:
-    """Refuse what is no range: one end alone has no angle."""
+    """Raise ValueError unless the limits are two finite numbers in increasing order."""
     try:
         least, most = map(float, limits)
     except (TypeError, ValueError):
         least = most = float("nan")
     if not -float("inf") < least < most < float("inf"):
         why = "two finite numbers, the smaller one first, or None"
-        raise ValueError(f"limits are {why}, got {limits!r}")
+        raise ValueError(f"limits must be {why}, got {limits!r}")
 
 
 def moments(values: Numbers) -> tuple[float, float]:
-    """Return the mean and its standard error; equal values have none, whatever rounding says."""
+    """Return the mean and its standard error, which is exactly 0 for equal values."""
     v = np.asarray(values, dtype=float)
     if len(v) < 2 or np.ptp(v) == 0:
         return float(v[0] if len(v) and np.ptp(v) == 0 else v.mean()), 0.0
@@ -70,10 +72,10 @@ def moments(values: Numbers) -> tuple[float, float]:
 
 
 def angle(value: float, limits: tuple[float, float]) -> float:
-    """Return the angle whose squared sine is how far a value lies in its range."""
+    """Return asin(sqrt(u)), where u is the position of a value in its range; ValueError outside."""
     if not limits[0] <= value <= limits[1]:
         ends = f"{limits[0]:g} to {limits[1]:g}"
         raise ValueError(
-            f"{value:g} is outside of the limits, {ends}; give limits=None if it has none"
+            f"{value:g} is outside of the limits, {ends}; use limits=None for an unbounded quantity"
         )
     return float(np.arcsin(np.sqrt((value - limits[0]) / (limits[1] - limits[0]))))

@@ -1,4 +1,4 @@
-"""Who holds which example: labels in, who holds what out."""
+"""Partitions of labelled examples among clients, and their held-out examples."""
 
 from fedlib.partition.draws import (
     LabelledExamples,

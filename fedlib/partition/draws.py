@@ -1,7 +1,7 @@
-"""What may be dealt, the table of who holds it, and the draws that several schemes share.
+"""Labelled examples, partitions of them, and the draws that several partitioners share.
 
-Every generator is keyed by (seed, purpose, class or client), so that no draw depends on what else
-was drawn, and nothing touches NumPy's global generator.
+Every generator is keyed by (seed, purpose, class or client). No draw depends on what else was
+drawn, and NumPy's global generator is not used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ Drawn = TypeVar("Drawn")
 
 
 class LabelledExamples(NamedTuple):
-    """What may be dealt: labels [N], positions among them [n], C, and other columns [N] by name."""
+    """The examples that may be assigned to clients.
+
+    Args:
+        labels: labels of the whole split, int64 ``[N]``.
+        positions: positions in it of the n examples that may be assigned, int64 ``[n]``.
+        classes: the number of classes.
+        columns: other columns of the split, ``[N]`` by name.
+    """
 
     labels: Ints
     positions: Ints
@@ -36,14 +43,20 @@ class LabelledExamples(NamedTuple):
     columns: Mapping[str, ArrayLike]
 
     def indices_by_class(self) -> list[Ints]:
-        """The positions that may be dealt, class by class, in their order."""
+        """Return the positions of each class, in their order."""
         held = self.labels[self.positions]
         return [self.positions[held == label] for label in range(self.classes)]
 
     def column(self, name: str, asked: str = "") -> NDArray[Any]:
-        """A column of the examples that may be dealt, [n]; ValueError names those that exist.
+        """Return a column of the examples that may be assigned, ``[n]``.
 
-        asked: what cannot be told of an example without a value, which is a ValueError then.
+        Args:
+            name: the name of the column.
+            asked: what is unknown about an example without a value, such as "whose is it". If
+                given, missing values are an error.
+
+        Raises:
+            ValueError: if there is no such column, or a value is missing.
         """
         check_choice("column", name, self.columns)
         values = np.asarray(self.columns[name])[self.positions]
@@ -52,9 +65,13 @@ class LabelledExamples(NamedTuple):
         return values
 
     def times(self, name: str) -> Ints:
-        """The rank of each example's time, [n], of a column of numbers, or of dates as text."""
+        """Return the rank of each example's time, int64 ``[n]``.
+
+        Args:
+            name: a column of numbers, or of dates as text in ISO format.
+        """
         values = self.column(name, "when is it from")
-        if values.dtype.kind == "U":  # as texts 10 would come before 9
+        if values.dtype.kind == "U":  # as text, 10 would sort before 9
             try:
                 values = values.astype(float)
             except ValueError:
@@ -64,15 +81,15 @@ class LabelledExamples(NamedTuple):
 
 
 def _lacking(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which values are none: NaN, or empty; no other kind of column has such."""
+    """Return which values are missing: NaN, or blank text."""
     if values.dtype.kind == "f":
         return np.isnan(values)
     return np.char.strip(values) == "" if values.dtype.kind == "U" else np.zeros(len(values), bool)
 
 
 def _instant(name: str, row: int, text: str) -> float:
-    """The seconds since 1970 of a date, of UTC where it says nothing else."""
-    for day in (text.strip(), f"{text.strip()}-01"):  # of a month its first
+    """Return the seconds since 1970 of a date, in UTC unless it has a time zone."""
+    for day in (text.strip(), f"{text.strip()}-01"):  # a month stands for its first day
         with suppress(ValueError):
             when = datetime.fromisoformat(day)
             return when.replace(tzinfo=when.tzinfo or UTC).timestamp()
@@ -84,7 +101,7 @@ def examples(
     labels: ArrayLike, pool: ArrayLike | None = None, classes: int | None = None,
     columns: Mapping[str, ArrayLike] | None = None,
 ) -> LabelledExamples:  # fmt: skip
-    """The pool of examples that these describe; see ``Partitioner.split``."""
+    """Return the examples that these arguments describe; see ``Partitioner.split``."""
     values = np.asarray(labels, np.int64)
     positions = np.arange(len(values)) if pool is None else np.asarray(pool, np.int64)
     return LabelledExamples(values, positions, classes or int(values.max()) + 1, columns or {})
@@ -92,12 +109,16 @@ def examples(
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Which examples each client holds: one array of positions, client after client.
+    """Which examples each client holds.
 
-    flat: int64 [examples], positions in the split. sizes: int64 [clients], how many of them are
-    each client's. side: arrays [examples] of per-example information (a rotation angle, ...), by
-    name. names: what the clients are called, all differently; () where they have numbers only. So a
-    table is as large as what clients hold, however unequal they are.
+    Args:
+        flat: positions in the split, client after client, int64 ``[examples]``.
+        sizes: number of examples of each client, int64 ``[clients]``.
+        side: side information of each example, such as a rotation angle, ``[examples]`` by name.
+        names: distinct names of the clients, or () if they only have numbers.
+
+    Raises:
+        ValueError: if names are missing or repeated.
     """
 
     flat: Ints
@@ -108,11 +129,15 @@ class Partition:
     def __post_init__(self) -> None:
         if self.names and not len({*self.names}) == len(self.names) == len(self.sizes):
             told = f"{len({*self.names}):,} different names for {len(self.sizes):,} clients"
-            raise ValueError(f"every client must have a name of its own, or none has: {told}")
+            raise ValueError(f"clients must all have different names, or none: got {told}")
 
     @classmethod
     def from_lists(cls, lists: Iterable[ArrayLike]) -> Partition:
-        """A partition from one list of positions per client, their order kept."""
+        """Return a partition from one list of positions per client, in the order given.
+
+        Args:
+            lists: positions of each client, int64.
+        """
         rows = [whole_numbers("positions", row).reshape(-1) for row in lists]
         sizes = np.array([len(row) for row in rows], np.int64)
         return cls(np.concatenate([np.zeros(0, np.int64), *rows]), sizes)
@@ -121,16 +146,25 @@ class Partition:
     def from_owners(
         cls, positions: ArrayLike, owners: ArrayLike, clients: int, names: tuple[str, ...] = ()
     ) -> Partition:
-        """A partition from who owns each position, int [n] both; rows come out sorted.
+        """Return a partition from the owner of each position. Each client's positions are sorted.
 
-        So they are kind to memory-mapped features. ValueError for an owner that there is not.
+        Sorted positions make access to memory-mapped features faster.
+
+        Args:
+            positions: positions in the split, int64 ``[n]``.
+            owners: the client of each of them, int64 ``[n]``.
+            clients: the number of clients.
+            names: the names of the clients. Default: none.
+
+        Raises:
+            ValueError: for an owner outside of 0 to ``clients`` - 1.
         """
         held, who = whole_numbers("positions", positions), whole_numbers("owners", owners)
         if held.shape != who.shape:
-            raise ValueError(f"there are {held.size:,} positions, and owners of {who.size:,}")
+            raise ValueError(f"there are {held.size:,} positions, but {who.size:,} owners")
         for place in np.flatnonzero((who < 0) | (who >= clients)):
             wrong = f"position {held[place]:,} is owned by client {who[place]}: clients are 0 to"
-            raise ValueError(f"{wrong} {clients - 1}; leave out what is nobody's")
+            raise ValueError(f"{wrong} {clients - 1}; leave out examples without an owner")
         sizes = np.bincount(who, minlength=clients)
         return cls(held[np.lexsort((held, who))], sizes, names=names)
 
@@ -141,34 +175,44 @@ class Partition:
 
     @cached_property
     def starts(self) -> Ints:
-        """Where each client's examples begin in `flat`, and the end, int64 [clients + 1]."""
+        """The start of each client's examples in ``flat``, and the end, int64 ``[clients + 1]``."""
         return np.concatenate([[0], np.cumsum(self.sizes)])
 
     @property
     def owners(self) -> Ints:
-        """Whose each example is, int64 [examples]."""
+        """The client of each example, int64 ``[examples]``."""
         return np.repeat(np.arange(self.clients), self.sizes)
 
     def client(self, i: int) -> Ints:
-        """The positions that client i holds, int64 [sizes[i]]."""
+        """Return the positions that client i holds, int64 ``[sizes[i]]``."""
         return self.flat[self.starts[i] : self.starts[i + 1]]
 
     def only(self, chosen: NDArray[np.bool_]) -> Partition:
-        """The partition with the chosen examples only, bool [examples]; rows come out sorted."""
+        """Return the partition with some of its examples; positions are sorted.
+
+        Side information is dropped.
+
+        Args:
+            chosen: which examples to keep, bool ``[examples]``.
+        """
         return self.from_owners(self.flat[chosen], self.owners[chosen], self.clients, self.names)
 
     def counts(self, labels: ArrayLike, classes: int) -> Ints:
-        """How many examples of each class each client holds, int64 [clients, classes]."""
+        """Return each client's number of examples per class, int64 ``[clients, classes]``."""
         cell = self.owners * classes + np.asarray(labels)[self.flat]
         return np.bincount(cell, minlength=self.clients * classes).reshape(self.clients, classes)
 
     def shares(self, labels: ArrayLike, classes: int) -> Floats:
-        """Label shares of each client, float64 [clients, classes]; zeros for an empty client."""
+        """Return each client's label shares, float64 ``[clients, classes]``; 0 without examples."""
         return self.counts(labels, classes) / np.maximum(self.sizes, 1)[:, None]
 
 
 def whole_numbers(what: str, given: ArrayLike) -> Ints:
-    """Numbers as int64; TypeError for others: a mask would become the positions 0 and 1."""
+    """Return numbers as int64.
+
+    Raises:
+        TypeError: if they are no integers. A boolean mask would otherwise become positions 0 and 1.
+    """
     numbers = np.asarray(given)
     if numbers.size and numbers.dtype.kind in "bfc":
         hint = ", of a mask np.flatnonzero" if numbers.dtype.kind == "b" else ""
@@ -177,48 +221,64 @@ def whole_numbers(what: str, given: ArrayLike) -> Ints:
 
 
 def require_at_least(what: str, needed: int, available: int) -> None:
-    """ValueError, with the numbers, unless as many are available as are needed."""
+    """Raise ValueError, with the numbers, if fewer are available than needed."""
     if needed > available:
         raise ValueError(f"{what}: {needed:,} needed, but only {available:,} are available")
 
 
 def per_client(clients: int, size: int | None, available: int, what: str = "examples") -> int:
-    """The size of each client, an even share when None; ValueError if too few are available."""
+    """Return the number of examples per client.
+
+    Args:
+        clients: the number of clients.
+        size: the number of examples per client, None for an even share of those available.
+        available: the number of examples available.
+        what: what is counted, for the error message.
+
+    Raises:
+        ValueError: if too few are available.
+    """
     each = max(1, available // clients) if size is None else size
     require_at_least(f"{clients:,} clients x {each:,} {what}", clients * each, available)
     return each
 
 
 def generator_of(seed: int, purpose: str, *key: int) -> np.random.Generator:
-    """A generator of its own for each seed, purpose and class or client."""
+    """Return a generator keyed by seed, purpose and class or client."""
     spawn_key = (zlib.crc32(purpose.encode()), *(int(k) for k in key))
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
 
 
 def generators_of(seed: int, purpose: str, keys: Ints) -> Iterator[np.random.Generator]:
-    """`generator_of` of each of many keys, int64 [n]."""
+    """Yield ``generator_of`` for each of many keys, int64 ``[n]``."""
     return (generator_of(seed, purpose, key) for key in keys.tolist())
 
 
 def stacks_of(pool: LabelledExamples, seed: int, purpose: str) -> list[Ints]:
-    """The pool's positions class by class, each class shuffled by its own generator."""
+    """Return the positions of each class, shuffled by a generator of the class."""
     stacks = enumerate(pool.indices_by_class())
     return [generator_of(seed, purpose, label).permutation(stack) for label, stack in stacks]
 
 
 def draw_labels(generator: np.random.Generator, alpha: float, left: Ints, size: int) -> Ints:
-    """Class counts of `size` draws from p ~ Dir(alpha) where class c has left[c] examples.
+    """Return class counts of ``size`` draws from p ~ Dir(alpha), without replacement.
 
-    Drawing in bulk, clipping at what is left and drawing the rest from the renormalised p has
-    the distribution of drawing one example at a time.
+    Drawing in bulk, clipping at the examples left and drawing the rest from the renormalised p has
+    the same distribution as drawing one example at a time.
+
+    Args:
+        generator: the generator.
+        alpha: the concentration of the Dirichlet distribution.
+        left: number of examples left of each class, int64 ``[classes]``.
+        size: the number of draws.
     """
     counts = np.zeros_like(left)
     shares = draw_shares(generator, alpha, len(left))
     while missing := size - int(counts.sum()):
         free = np.flatnonzero(left > counts)
         if not shares[free].sum() > 0:
-            # All mass was on classes that ran out. A renormalised part of a Dirichlet vector is
-            # itself Dirichlet, so what underflowed can be drawn afresh.
+            # All mass was on exhausted classes. A renormalised part of a Dirichlet vector is
+            # itself Dirichlet, so that shares which underflowed can be drawn again.
             shares[free] = draw_shares(generator, alpha, len(free))
         counts[free] += generator.multinomial(missing, shares[free] / shares[free].sum())
         counts = np.minimum(counts, left)
@@ -226,12 +286,12 @@ def draw_labels(generator: np.random.Generator, alpha: float, left: Ints, size: 
 
 
 def draw_shares(generator: np.random.Generator, alpha: float, kinds: int) -> Floats:
-    """One draw of Dir(alpha) over so many kinds, [kinds]."""
+    """Draw once from a symmetric Dirichlet distribution, ``[kinds]``."""
     return generator.dirichlet(np.full(kinds, alpha))
 
 
 def apportion(weights: ArrayLike, total: int) -> Ints:
-    """Whole numbers that sum to `total`, in proportion to weights, by largest remainder."""
+    """Return integers that sum to ``total``, proportional to weights by largest remainders."""
     quota = np.asarray(weights, np.float64)
     quota = quota / (quota.sum() or 1.0) * total
     counts = np.floor(quota).astype(np.int64)
@@ -241,14 +301,20 @@ def apportion(weights: ArrayLike, total: int) -> Ints:
 
 
 def whole_part(number: float) -> int:
-    """The floor of a share of a count: 29 of 0.58 * 100 / 2, which rounding leaves just short."""
+    """Return the floor of a number up to rounding errors: 29 for 0.58 * 100 / 2."""
     return math.floor(number + 1e-9)
 
 
 def redraw(draw: Callable[[], tuple[int, Drawn]], least: int, what: str) -> Drawn:
-    """The first draw whose smallest client, told before it, has `least` examples.
+    """Draw until the smallest client is large enough, at most 1,000 times.
 
-    what: what is tried, for the ValueError after 1,000 tries.
+    Args:
+        draw: returns the size of the smallest client, and the draw.
+        least: the required size.
+        what: a description of the draw for the error message.
+
+    Raises:
+        ValueError: if no draw succeeds.
     """
     nearest = 0
     for _ in range(TRIES):
@@ -263,7 +329,11 @@ def redraw(draw: Callable[[], tuple[int, Drawn]], least: int, what: str) -> Draw
 
 
 def take_first(stacks: list[Ints], counts: Ints, why: str = "") -> list[Ints]:
-    """So many of the first of each class's examples; ValueError where a class has fewer."""
+    """Return the first ``counts[c]`` examples of each class c.
+
+    Raises:
+        ValueError: if a class has fewer.
+    """
     for label, (stack, n) in enumerate(zip(stacks, counts, strict=True)):
         require_at_least(f"examples of class {label} {why}", int(n), len(stack))
     return [stack[:n] for stack, n in zip(stacks, counts, strict=True)]
@@ -273,10 +343,16 @@ def assign_in_turn(
     pool: LabelledExamples, seed: int, names: tuple[str, str], counts: Ints,
     draw: Callable[[int, np.random.Generator, Ints], Ints],
 ) -> Partition:  # fmt: skip
-    """Client after client gets draw(client, its generator, left) of each class.
+    """Assign examples to one client after another.
 
-    That is on top of its row of counts, [clients, classes]. left: [classes], how many examples
-    nobody has yet. names: the purposes of a shuffle of every class, and of a client's generator.
+    Args:
+        pool: the examples.
+        seed: the seed.
+        names: purposes of the generators that shuffle each class, and of those of the clients.
+        counts: numbers of examples that clients have in any case, int64 ``[clients, classes]``;
+            they are reserved first.
+        draw: a function (client, its generator, left) that returns additional counts ``[classes]``,
+            where ``left`` ``[classes]`` are the examples not assigned yet.
     """
     stacks = stacks_of(pool, seed, names[0])
     take_first(stacks, counts.sum(0), "for all clients")
@@ -291,16 +367,19 @@ def assign_in_turn(
 
 
 def held_of(n: int, share: float) -> int:
-    """How many of n examples are held out: max(1, floor((1 - share) n)) are kept."""
+    """Return how many of n examples are held out; max(1, floor((1 - share) n)) are kept."""
     return n - min(max(1, whole_part((1 - share) * n)), n)
 
 
 def cut_rows(
     whole: Partition, share: float, generators: Iterable[np.random.Generator | RandomState]
 ) -> tuple[Partition, Partition]:
-    """(kept, held): of each row, the first entries in an order that its generator draws are held.
+    """Split each client's examples at random into (kept, held out).
 
-    How many, `held_of` says.
+    Args:
+        whole: the partition.
+        share: the fraction to hold out; see ``held_of``.
+        generators: one generator per client.
     """
     held = np.zeros(len(whole.flat), bool)
     each = zip(whole.starts.tolist(), whole.sizes.tolist(), generators, strict=False)
@@ -316,15 +395,21 @@ def cut_groups(
     times: Ints | None,
     generators: Iterable[np.random.Generator],
 ) -> tuple[Partition, Partition]:
-    """(kept, held): of each row whole groups are held, as near to `held_of` examples as they come.
+    """Split each client's examples into (kept, held out), without dividing a group.
 
-    groups: the number of each example's; times: when it is from, [N] both. The groups of a row come
-    in the order that its generator draws, those larger than all that is to be held last; with times
-    those that begin last come first, and those that begin together are one. Where a row has two
-    groups, one at least is held and one kept. A group that several rows share is held in all of
-    them or in none, as the first of them has it.
+    The number held out is as near to ``held_of`` as whole groups allow. A client with two or more
+    groups has at least one on each side. A group that several clients have is on the same side for
+    all of them, chosen by the first.
+
+    Args:
+        whole: the partition.
+        share: the fraction to hold out.
+        groups: the group of each example of the split, int64 ``[N]``.
+        times: the time of each example, int64 ``[N]``. Groups that begin last are held out, and
+            groups that begin at the same time stay together. None to draw groups at random.
+        generators: one generator per client.
     """
-    held = np.full(groups.max(initial=-1) + 1, -1)  # 1 held, 0 kept, -1 not known yet
+    held = np.full(groups.max(initial=-1) + 1, -1)  # 1 held out, 0 kept, -1 not decided yet
     each = zip(whole.starts.tolist(), whole.sizes.tolist(), generators, strict=False)
     for start, n, generator in each:
         mine, wanted = whole.flat[start : start + n], held_of(n, share)
@@ -350,16 +435,22 @@ def cut_groups(
 
 
 def halves(whole: Partition, share: float, seed: int, purpose: str) -> tuple[Partition, Partition]:
-    """Each client's examples divided by a generator of its own; see `cut_rows`."""
+    """Split each client's examples at random, by a generator per client; see ``cut_rows``."""
     return cut_rows(whole, share, generators_of(seed, purpose, np.arange(whole.clients)))
 
 
 def ranks(
     whole: Partition, labels: Ints, generators: Iterable[np.random.Generator]
 ) -> tuple[Ints, Ints]:
-    """Each example's rank among those of its client and class, and how many these are, [examples].
+    """Return each example's rank in its client and class, and the number of examples there.
 
-    A client's generator draws the order in which they are ranked, from 0. labels: [N].
+    Args:
+        whole: the partition.
+        labels: labels of the split, int64 ``[N]``.
+        generators: one generator per client, which draws the order. Ranks start at 0.
+
+    Returns:
+        int64 ``[examples]`` both.
     """
     turn = np.zeros_like(whole.flat)
     each = zip(whole.starts.tolist(), whole.sizes.tolist(), generators, strict=False)
@@ -373,11 +464,15 @@ def ranks(
 
 
 def holdout(labels: ArrayLike, size: int, seed: int) -> tuple[Ints, Ints]:
-    """Set `size` examples aside, class by class in proportion: (kept, held), both sorted.
+    """Split positions 0 to N - 1 into (kept, held out), both sorted, with equal class proportions.
 
-    labels: [N]; the results are positions in 0..N-1 that together are all of them. Class counts
-    of `held` are the exact proportions rounded by largest remainder. ValueError unless
-    size < N.
+    Args:
+        labels: int64 ``[N]``.
+        size: the number held out. Class counts are rounded by largest remainders.
+        seed: the seed.
+
+    Raises:
+        ValueError: if ``size`` is not below N.
     """
     pool = examples(labels)
     require_at_least(f"examples to set {size:,} aside and keep one", size + 1, len(pool.labels))
@@ -388,9 +483,15 @@ def holdout(labels: ArrayLike, size: int, seed: int) -> tuple[Ints, Ints]:
 
 
 def balanced(labels: ArrayLike, size: int, seed: int) -> Ints:
-    """Draw a test set with as many examples of each class: positions, sorted.
+    """Return sorted positions of a class-balanced random subset.
 
-    labels: [N]. Of C classes each gives floor(size / C). ValueError if one has too few.
+    Args:
+        labels: int64 ``[N]``.
+        size: the size of the subset; each of C classes has floor(size / C) examples.
+        seed: the seed.
+
+    Raises:
+        ValueError: if a class has too few examples.
     """
     pool = examples(labels)
     require_at_least("examples for one of each class", pool.classes, size)
@@ -402,13 +503,21 @@ def balanced(labels: ArrayLike, size: int, seed: int) -> Ints:
 def matched(
     labels: ArrayLike, shares: Floats, *, size: int, seed: int, pool: ArrayLike | None = None
 ) -> Partition:
-    """Give each client `size` examples of another split, in the label shares it trains on.
+    """Return a partition of another split in which each client has given label shares.
 
-    labels: [N] of the other split; shares: [clients, C], label shares or counts (rows are
-    normalised); pool: positions that may be used. Class counts are the shares times `size`
-    rounded by largest remainder. Without replacement within a client; different clients may hold
-    the same example. A client without examples has none to mirror. A client's draw depends on
-    (seed, its number) only. ValueError when a class has fewer examples than a client needs.
+    Clients draw without replacement, but different clients may hold the same example. The draw of a
+    client depends on the seed and its number only.
+
+    Args:
+        labels: labels of the other split, int64 ``[N]``.
+        shares: label shares or counts of each client, ``[clients, classes]``. A client with only
+            zeros gets no examples.
+        size: examples per client. Class counts are rounded by largest remainders.
+        seed: the seed.
+        pool: positions that may be used. Default: all.
+
+    Raises:
+        ValueError: if a class has fewer examples than a client needs.
     """
     stacks = examples(labels, pool, shares.shape[1]).indices_by_class()
     rows, generators = [], generators_of(seed, "mirrored", np.arange(len(shares)))

@@ -1,4 +1,4 @@
-"""What a client does not train on: twins from elsewhere, some of its own, what opted out."""
+"""Examples on which a client is not trained: validation, tests, and what opted out."""
 
 import warnings
 from dataclasses import dataclass
@@ -19,10 +19,12 @@ GROUP = "which group is it of"
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """The partitions "train", "validation" and "test" of one request, and where they point.
+    """The partitions for training, validation and tests.
 
-    origin: for each part the split that its positions index, "train", "test", or "merged", which
-    is the training split followed by the test split.
+    Args:
+        parts: the partitions "train", "validation" and "test".
+        origin: the split that the positions of each part index: "train", "test", or "merged" for
+            the training split followed by the test split.
     """
 
     parts: dict[str, Partition]
@@ -31,17 +33,25 @@ class Division:
 
 @value(kind="Mirrored")
 class MatchedHoldout:
-    """Validation and test examples from elsewhere, in the label shares that a client trains on.
+    """Validation and test examples from elsewhere, with a client's own label shares.
 
-    `pool` examples of the split `source` are set aside before the partition, class by class in
-    proportion; every client mirrors its shares on `validation` of them and on `test` examples of
-    the test split. source "train" deals the rest of the training split, source "test" all of it
-    and mirrors tests on the rest of the test split. No example is in two kinds of parts, but
-    clients may share validation and test examples, and these are of anybody (`HoldoutByColumn`
-    tests clients on their own). group: a column whose values are kept together, such as whose
-    records examples are: `pool` is then met as nearly as whole groups do, class shares aside, and
-    of the test split nothing is used of a group that the training split has.
-    Source: 001 (docs/READINGS.md, A04).
+    Before the partition, a stratified pool is held out for validation. Each client is then given
+    validation examples from this pool and test examples from the test split, drawn with its label
+    shares. Training, validation and test examples are disjoint, but clients may share validation
+    and test examples, and these are no client's own (``HoldoutByColumn`` tests clients on their
+    own).
+
+    Args:
+        pool: the number of examples held out for validation. Default: 5,000.
+        validation: validation examples per client. Default: 50.
+        test: test examples per client. Default: 100.
+        source: the split from which the pool is taken. With "test", clients are trained on the
+            whole training split and tested on the rest of the test split. Default: "train".
+        group: a column whose values are not divided between parts, such as the patient. The pool
+            then is as large as whole groups allow and not stratified, and test examples of groups
+            that the training split has are not used. Default: None.
+
+    Reference: 001 (docs/READINGS.md, A04).
 
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", IID(clients=4, size=50), MLP((8,)), held)
@@ -58,10 +68,10 @@ class MatchedHoldout:
     def divide(
         self, request: Partitioner, train: Any, test: Any, classes: int, seed: int
     ) -> Division:
-        """The division of a request; see `divide`."""
+        """Return the division of the data for a partitioner; see ``divide``."""
         if not len(test.labels):
             instead = "use LocalHoldout, not MatchedHoldout"
-            raise ValueError(f"there is no test split to mirror clients in; {instead}")
+            raise ValueError(f"there is no test split to draw tests from; {instead}")
         ours = train if self.source == "train" else test
         (rest, held), apart = self._set_aside(train, test, seed)
         dealt, tested = (rest, apart) if self.source == "train" else (None, rest)
@@ -73,7 +83,7 @@ class MatchedHoldout:
         return Division(parts, {"train": "train", "validation": self.source, "test": "test"})
 
     def _set_aside(self, train: Any, test: Any, seed: int) -> tuple[tuple[Ints, Ints], Ints | None]:
-        """What is left of a split and the pool; and the examples for tests, None for all."""
+        """Return (kept, held out) positions of the source, and test positions, None for all."""
         ours = train if self.source == "train" else test
         if self.group is None:
             return draws.holdout(ours.labels, self.pool, seed), None
@@ -96,18 +106,22 @@ class MatchedHoldout:
 
 @value(kind="Own")
 class LocalHoldout:
-    """Validation and test examples from what a client was dealt.
+    """Validation and test examples that are a random part of each client's own.
 
-    Of a client's n examples max(1, floor((1 - test) n)) are left after its test share, and of
-    these the same rule with `validation` leaves its training part. So nobody is without training
-    examples, and a client with very few may be without the others. merge: the request deals the
-    training split followed by the test split, as PFLlib does; else the training split only, and the
-    test split is not used (`HoldoutByColumn` gives its examples to their owners). train: the share
-    of every class of a client's training part that it keeps, rounded up, so that nobody loses a
-    class; the rest is used by nobody. Validation and test parts stay as they are.
+    Of a client's n examples, max(1, floor((1 - test) n)) remain after its test examples, and the
+    same rule with ``validation`` then leaves its training examples. Every client has training
+    examples; a client with very few may lack the others. With ``ClassDirichlet`` test examples are
+    drawn as in PFLlib; the setting of 004 is ``LocalHoldout(test=0.25, merge=True)``.
 
-    ClassDirichlet draws the test shares as PFLlib does; 004 is
-    ``LocalHoldout(test=0.25, merge=True)``.
+    Args:
+        test: fraction of the examples for tests, in (0, 1). Default: 0.25.
+        validation: fraction of the rest for validation, in [0, 1). Default: 0.1.
+        merge: whether the training split and the test split are merged and then partitioned, as in
+            PFLlib. If false, the test split is not used (``HoldoutByColumn`` can use it). Default:
+            False.
+        train: fraction of the training examples of each class that a client keeps, rounded up so
+            that no class is lost; the rest is not used. Validation and tests do not change.
+            Default: 1.
 
     >>> held = LocalHoldout(validation=0.1, test=0.2)
     >>> task = Task("digits", IID(clients=4, size=100), MLP((8,)), held)
@@ -123,7 +137,7 @@ class LocalHoldout:
     def divide(
         self, request: Partitioner, train: Any, test: Any, classes: int, seed: int
     ) -> Division:
-        """The division of a request; see `divide`."""
+        """Return the division of the data for a partitioner; see ``divide``."""
         labels, columns = train.labels, dict(train.columns)
         if self.merge:
             labels = np.concatenate([labels, test.labels])
@@ -138,30 +152,32 @@ class LocalHoldout:
     def _cut(
         self, request: Partitioner, pool: LabelledExamples, seed: int
     ) -> tuple[Partition, ...]:
-        """The training, validation and test parts of what the request deals."""
+        """Return the training, validation and test parts of a partition of ``pool``."""
         kept, tested = request.split_off(pool, seed, self.test)
         return *draws.halves(kept, self.validation, seed, "own validation"), tested
 
 
 @value
 class HoldoutByColumn(LocalHoldout):
-    """Validation and test examples of a client's own, told by columns of the data.
+    """Validation and test examples of each client's own, selected by columns of the data.
 
-    It is a `LocalHoldout` that goes by columns, one or more, where that one draws single examples:
+    At least one of the four columns must be given. A client with two or more groups, or times, has
+    test examples; one with a single group or time is trained on it.
 
-    - group: examples with the same value are in one part, whichever clients have them, such as the
-      records of a patient. Parts are as near to their shares as whole groups come.
-    - time: numbers, or dates as 2021-04-03. A client is tested on its latest examples, and
-      validated on the latest before these; what is of one time is in one part. With `group` a group
-      is as late as the first of its examples at the client.
-    - owner: the tests are the examples of the test split, each at the client that trains on
-      examples with its value in this column, as in LEAF; where several do, at one of them, drawn in
-      proportion to how many they have. The share `test` has no meaning then.
-    - part: says "train", "validation" or "test" of each example. Where it says no "validation", or
-      no "test", of any, the share of that name is held out.
-
-    test, validation, merge, train: as for `LocalHoldout`. A client with two groups, or times, has
-    tests; one with a single one trains on it.
+    Args:
+        test, validation, merge, train: as in ``LocalHoldout``.
+        group: examples with the same value are in one part for all clients, such as the records of
+            a patient. Parts are as near to their fractions as whole groups allow. Default: None.
+        time: numbers, or dates such as 2021-04-03. A client is tested on its latest examples and
+            validated on the latest before these; simultaneous examples are in one part. With
+            ``group``, the time of a group is that of its first example at the client. Default:
+            None.
+        owner: the test split is used for tests, and each of its examples is given to the client
+            that is trained on examples with the same value, as in LEAF. Among several such clients
+            one is drawn, in proportion to their numbers of these examples. ``test`` has no effect
+            then. Default: None.
+        part: a column with the values "train", "validation" and "test", which assigns each example.
+            If "validation" or "test" does not occur, that fraction is held out. Default: None.
 
     >>> rng = np.random.default_rng(0)
     >>> patient = np.repeat(np.arange(30), 4)
@@ -180,14 +196,18 @@ class HoldoutByColumn(LocalHoldout):
 
     def check(self) -> None:
         if self.owner is not None and (self.merge or self.part is not None):
-            raise ValueError(f"owner has the test split for tests, so no part and no merge: {self}")
+            raise ValueError(
+                f"owner uses the test split for tests and excludes part and merge: {self}"
+            )
 
     def divide(
         self, request: Partitioner, train: Any, test: Any, classes: int, seed: int
     ) -> Division:
-        """The division of a request; see `divide`."""
+        """Return the division of the data for a partitioner; see ``divide``."""
         if {self.group, self.time, self.owner, self.part} == {None}:
-            raise ValueError(f"{self} names no column: group, time, owner or part; or LocalHoldout")
+            raise ValueError(
+                f"{self} needs a column: group, time, owner or part, or use LocalHoldout"
+            )
         found = super().divide(request, train, test, classes, seed)
         if self.owner is not None:
             found.parts["test"] = self._of_owners(found.parts, train, test, seed)
@@ -209,7 +229,7 @@ class HoldoutByColumn(LocalHoldout):
             said = pool.column(self.part, "which part is it of")
             for row in np.flatnonzero(~np.isin(said, PARTS)):
                 got = f"row {row:,} of {self.part!r} is {said[row].item()!r}"
-                raise ValueError(f"{got}, and a part is {' or '.join(map(repr, PARTS))}")
+                raise ValueError(f"{got}, but must be {' or '.join(map(repr, PARTS))}")
         told = {name: (said == name)[whole.flat] for name in PARTS[1:]}
         rest, parts = whole.only(~(told["validation"] | told["test"])), {}
         shares = {"test": self.test if self.owner is None else 0, "validation": self.validation}
@@ -224,7 +244,7 @@ class HoldoutByColumn(LocalHoldout):
     def _of_owners(
         self, parts: dict[str, Partition], train: Any, test: Any, seed: int
     ) -> Partition:
-        """The examples of the test split, each at a client that trains on some of its owner's."""
+        """Return the test split, each example at a client that is trained on its owner's."""
         name, clients = str(self.owner), parts["train"].clients
         known, theirs = _numbered(name, "whose is it", train, test)
         both = [parts[part] for part in ("train", "validation")]
@@ -241,7 +261,7 @@ class HoldoutByColumn(LocalHoldout):
                 to[draws.generator_of(seed, "tests of owners", one).permutation(rows)] = dealt
         if (to < 0).all():
             of = f"the {len(theirs):,} examples of the test split"
-            raise ValueError(f"no client has a {name!r} of {of}, so that none has tests")
+            raise ValueError(f"no client has a {name!r} of {of}, so that there are no tests")
         strange = np.flatnonzero(~np.isin(theirs, known))
         for row in strange[:1]:
             those = f"{len(strange):,} examples of the test split are left out"
@@ -251,7 +271,7 @@ class HoldoutByColumn(LocalHoldout):
         return Partition.from_owners(rows, to[rows], clients, parts["train"].names)
 
     def _require_apart(self, found: Division, train: Any, test: Any) -> None:
-        """ValueError for a group in two parts: in the test split, too, or as `part` says."""
+        """Raise ValueError if a group has examples in two parts."""
         splits = {"train": [train], "test": [test], "merged": [train, test]}
         groups = {}
         for name, part in found.parts.items():
@@ -260,16 +280,18 @@ class HoldoutByColumn(LocalHoldout):
         for one, other in combinations(PARTS, 2):
             for twice in np.intersect1d(groups[one], groups[other]).tolist():
                 what = f"{self.group!r} {twice!r} has examples for {one} and for {other}"
-                raise ValueError(f"{what}, and a group is in one part: leave out those of one")
+                raise ValueError(
+                    f"{what}, but a group must be in one part: remove those of one part"
+                )
 
 
 def _column(split: Any, name: str, asked: str) -> NDArray[Any]:
-    """A column of a split."""
+    """Return a column of a split."""
     return examples(split.labels, None, 1, split.columns).column(name, asked)
 
 
 def _numbered(name: str, asked: str, train: Any, test: Any) -> tuple[Ints, Ints]:
-    """A number for each example of both splits, the same for the same value of a column."""
+    """Return integer codes of a column's values for both splits, equal for equal values."""
     both = []
     for split, of in ((train, "training"), (test, "test")):
         try:
@@ -281,25 +303,39 @@ def _numbered(name: str, asked: str, train: Any, test: Any) -> tuple[Ints, Ints]
 
 
 def thinned(whole: Partition, labels: Ints, share: float, seed: int) -> Partition:
-    """Each client's examples cut to ceil(share * n) of its n of every class, drawn at random.
+    """Return the partition with ceil(share * n) of each client's n examples of every class.
 
-    labels: [N], those that the partition's positions point at. Every client draws from a generator
-    of its own.
+    Args:
+        whole: the partition.
+        labels: labels of the split, int64 ``[N]``.
+        share: the fraction to keep.
+        seed: the seed. Every client has a generator of its own.
     """
     generators = draws.generators_of(seed, "own train", np.arange(whole.clients))
     rank, of = draws.ranks(whole, labels, generators)
-    return whole.only(rank < np.maximum(1, np.ceil(share * of - 1e-9)))  # 0.07 * 100 is above 7
+    return whole.only(
+        rank < np.maximum(1, np.ceil(share * of - 1e-9))
+    )  # 0.07 * 100 exceeds 7 by rounding
 
 
 def divide(
     request: Partitioner, held_out: MatchedHoldout | LocalHoldout, train: Any, test: Any,
     classes: int, seed: int,
 ) -> Division:  # fmt: skip
-    """Who trains, validates and tests on what: one partition each, with side information.
+    """Return the partitions for training, validation and tests, with side information.
 
-    train, test: the splits of a data set, with `labels` and `columns`. No validation or test
-    example is in any client's training part, and no test example in any validation part.
-    ValueError, with the numbers, for the impossible.
+    No validation or test example is in a client's training part, and no test example in a
+    validation part.
+
+    Args:
+        request: the partitioner.
+        held_out: how validation and test examples are selected.
+        train, test: the splits of a data set, with ``labels`` and ``columns``.
+        classes: the number of classes.
+        seed: the seed.
+
+    Raises:
+        ValueError: with the numbers, if the division is impossible.
     """
     division = held_out.divide(request, train, test, classes, seed)
     parts = {part: request.side(rows, part, seed, classes) for part, rows in division.parts.items()}
@@ -308,12 +344,15 @@ def divide(
 
 @value
 class OptOut:
-    """The fraction ``num_clients`` of the clients keeps the fraction ``share`` of each class out.
+    """Some clients exclude examples from federated training.
 
-    ``share`` 1 is a client that stays out of the federation altogether (001's q is
-    ``num_clients``). Of M clients round(clients M) opt out, with floor(share n) of their n examples
-    of a class. Who and what is drawn so that those who opt out at one fraction also do at every
-    larger one.
+    Of M clients, round(clients M) opt out, with floor(share n) of their n examples of each class.
+    The draws are nested: whoever opts out at one fraction also does at every larger one.
+
+    Args:
+        clients: fraction of the clients that opt out (q in 001), in [0, 1]. Default: 0.9.
+        share: fraction of each class that such a client excludes, in [0, 1]. With 1 it does not
+            take part at all. Default: 1.
 
     >>> from dataclasses import replace
     >>> fed = replace(tiny.task, opt_out=OptOut(clients=0.5, share=1.0)).build(seed=0)
@@ -327,10 +366,17 @@ class OptOut:
     def stays_in(
         self, train: Partition, labels: Ints, seed: int, first: int = 0, population: int = 0
     ) -> NDArray[np.bool_]:
-        """Return which examples of the training part take part, ``[examples]``.
+        """Return which training examples take part, bool ``[examples]``.
 
-        Its clients are those from ``first`` on, of a ``num_clients`` (0: of these). ValueError if
-        of all of these nobody has an example that does.
+        Args:
+            train: the partition for training.
+            labels: labels of its split, int64 ``[N]``.
+            seed: the seed.
+            first: the number of its first client among all. Default: 0.
+            population: the number of all clients, 0 for those of ``train``. Default: 0.
+
+        Raises:
+            ValueError: if no example of all clients takes part.
         """
         inside, population = np.ones(len(train.flat), bool), population or train.clients
         out = round(self.clients * population)

@@ -1,6 +1,6 @@
-"""What every request is asked, and the requests around another.
+"""The base class of partitioners, and partitioners that wrap another one.
 
-Those are: what its clients see differently, some of them, all more than once.
+Wrappers add side information, select some of the clients, or repeat the partition.
 """
 
 import math
@@ -20,10 +20,11 @@ EIGHTHS = tuple(45.0 * turn for turn in range(8))  # degrees
 
 @dataclass(frozen=True)
 class Partitioner:
-    """How examples are dealt to clients, as a value that prints as code; the base of them all.
+    """Base class of partitioners: values that assign examples to clients.
 
-    A scheme of one's own is a subclass made a value with ``@value`` that has a `partition`, and a
-    `num_clients` if it knows that beforehand otherwise than by a field ``num_clients``.
+    To write another one, inherit from this class, decorate with ``@value`` and override
+    ``partition``; and ``num_clients``, if the number of clients is known beforehand but is no field
+    ``clients``.
 
     >>> from fedlib.partition import Partition, Partitioner
     >>> @value
@@ -40,70 +41,113 @@ class Partitioner:
         self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None = None,
         columns: Mapping[str, ArrayLike] | None = None,
     ) -> Partition:  # fmt: skip
-        """Deal the positions in `pool` (all when None) to clients, with side information.
+        """Assign examples to clients, with side information.
 
-        labels: [N]; classes: C (highest label + 1 when None); columns: whatever else is known
-        per example, [N] each, by name. ValueError, with the numbers, for the impossible.
+        Args:
+            labels: labels of the split, int64 ``[N]``.
+            pool: positions that may be assigned, None for all.
+            seed: the seed.
+            classes: the number of classes. Default: the highest label + 1.
+            columns: other columns of the split, ``[N]`` by name. Default: none.
+
+        Raises:
+            ValueError: with the numbers, if the partition is impossible.
         """
         given = examples(labels, pool, classes, columns)
         return self.side(self.checked(given, seed), "train", seed, given.classes)
 
     def partition(self, pool: LabelledExamples, seed: int) -> Partition:
-        """Who gets what of a pool; ValueError, with the numbers, for the impossible."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how to deal")
+        """Return which examples of ``pool`` each client holds.
+
+        Called by ``split``, and by the classes for held-out examples.
+
+        Args:
+            pool: the examples that may be assigned.
+            seed: the seed.
+
+        Raises:
+            ValueError: with the numbers, if the partition is impossible.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must override `partition`")
 
     def num_clients(self) -> int:
-        """How many clients it deals to; 0 where the data decide, as who wrote what."""
+        """Return the number of clients; 0 if it depends on the data."""
         return vars(self).get("clients") or 0
 
     def choose_clients(self) -> tuple[int, int]:
-        """The number of its first client and of all clients, where it is some of another's.
+        """Return the number of the first client and of all clients, if these are some of another's.
 
-        (0, 0) for all of them.
+        Default: (0, 0), for all clients.
         """
         return 0, 0
 
     def kinds(self) -> dict[str, int]:
-        """How many values each side information can take, by name, whatever anyone holds."""
+        """Return the number of values of each side information, by name."""
         return {}
 
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
-        """The partition with this request's per-example side information attached.
+        """Return the partition with this partitioner's side information.
 
-        part: "train", "validation" or "test". What a client is like depends on (seed, client)
-        only, what an example gets on (seed, part, client). A plain request attaches nothing.
+        Random properties of a client depend on (seed, client) only, those of an example on (seed,
+        part, client).
+
+        Args:
+            partition: the partition.
+            part: "train", "validation" or "test".
+            seed: the seed.
+            classes: the number of classes.
+
+        Default: no side information.
         """
         return partition
 
     def split_off(
         self, pool: LabelledExamples, seed: int, share: float
     ) -> tuple[Partition, Partition]:
-        """The rows of `partition`, each divided at random: (kept, held), `share` of them held."""
+        """Return the partition split at random into (kept, held out).
+
+        Args:
+            pool: the examples that may be assigned.
+            seed: the seed.
+            share: the fraction of each client's examples to hold out.
+        """
         return draws.halves(self.dealt_once(pool, seed), share, seed, "own test")
 
     def dealt_once(self, pool: LabelledExamples, seed: int) -> Partition:
-        """What `partition` gives, of which clients may hold some out: nothing is dealt twice."""
+        """Return the result of ``partition`` if no example is assigned twice; ValueError otherwise.
+
+        Otherwise one client might train on an example that another one holds out.
+        """
         whole = self.checked(pool, seed)
         for twice in np.flatnonzero(np.bincount(whole.flat) > 1):
-            what = f"{self} deals position {twice:,} more than once, so that who trains on it"
-            raise ValueError(f"{what} might hold it out, too; use MatchedHoldout")
+            what = f"{self} assigns position {twice:,} more than once: a client that trains on it"
+            raise ValueError(f"{what} might also hold it out; use MatchedHoldout")
         return whole
 
     def checked(self, pool: LabelledExamples, seed: int) -> Partition:
-        """What `partition` gives; an error unless that is a partition of positions of the pool."""
+        """Return the result of ``partition`` if it is valid; raise an error otherwise.
+
+        Raises:
+            TypeError: if it is no ``Partition``.
+            ValueError: if it has positions outside of the pool.
+        """
         made = self.partition(pool, seed)
         if not isinstance(made, Partition):
             need = "must return a Partition, as Partition.from_lists(lists)"
             raise TypeError(f"{type(self).__name__}.partition {need}, got {short_repr(made)}")
         for stray in made.flat[~np.isin(made.flat, pool.positions)]:
-            what = f"{self} deals position {stray:,}, which is none of pool.positions"
-            raise ValueError(f"{what}: others may be set aside for validation or tests")
+            what = f"{self} assigns position {stray:,}, which is not in pool.positions"
+            raise ValueError(f"{what}: others may be held out for validation or tests")
         return made
 
 
 @dataclass(frozen=True)
 class PartitionerWrapper(Partitioner):
-    """Deals as the request `of` does, in everything that it does not do otherwise itself."""
+    """Base class of partitioners that wrap another one and delegate to it.
+
+    Args:
+        of: the wrapped partitioner.
+    """
 
     of: Partitioner
 
@@ -114,15 +158,15 @@ for hook in ("kinds", "num_clients", "partition", "side", "split_off"):
 
 @dataclass(frozen=True)
 class SideInformation(PartitionerWrapper):
-    """Attaches side information of its own on top of that of `of`."""
+    """Base class of wrappers that add side information to the wrapped partitioner."""
 
     @property
     def feature(self) -> tuple[str, int]:
-        """What the side information is called, and how many values it can take."""
+        """The name of the side information, and the number of its values."""
         raise NotImplementedError
 
     def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
-        """The side information, int64 [examples]."""
+        """Return each example's side information, int64 ``[examples]``; see ``side``."""
         raise NotImplementedError
 
     def kinds(self) -> dict[str, int]:
@@ -140,12 +184,16 @@ class SideInformation(PartitionerWrapper):
 
 @value
 class Rotated(SideInformation):
-    """Every example is turned by an angle: side information "angle", an index into `angles`.
+    """Rotate every example. The side information "angle" is the index of its angle.
 
-    angles: degrees. alpha: each client has a distribution over the angles, drawn from Dir(alpha),
-    and every example an angle drawn from it; None for one angle per client, in equal consecutive
-    blocks of clients (two angles: the first half and the second half).
-    Source: 000, Rotated MNIST (alpha 1); IFCA and 003, Rotated CIFAR-10 (None).
+    Args:
+        of: the partitioner that assigns the examples.
+        angles: angles in degrees. Default: the eight multiples of 45.
+        alpha: each client has a distribution over angles drawn from Dir(alpha), and each of its
+            examples an angle drawn from that. None for one angle per client, in equal blocks of
+            consecutive clients. Default: 1.
+
+    Reference: 000, Rotated MNIST (alpha 1); IFCA and 003, Rotated CIFAR-10 (None).
 
     >>> halves = Rotated(Dirichlet(clients=6, alpha=1.0, size=20), angles=(0.0, 180.0), alpha=None)
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
@@ -162,7 +210,7 @@ class Rotated(SideInformation):
         return "angle", len(self.angles)
 
     def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
-        """The index of each example's angle."""
+        """Return the index of each example's angle."""
         count, clients = len(self.angles), partition.clients
         if self.alpha is None:
             return (np.arange(clients) * count // max(clients, 1))[partition.owners]
@@ -177,10 +225,16 @@ class Rotated(SideInformation):
 
 @value
 class LabelPermuted(SideInformation):
-    """Every client calls the classes by other labels: side information "permutation".
+    """Permute the labels of every client.
 
-    Each client is given one of `permutations` tables at random, one for all of its examples;
-    `tables` says what they are. Source: 000, label permutations.
+    The side information "permutation" is the number of its permutation.
+
+    Args:
+        of: the partitioner that assigns the examples.
+        permutations: the number of different permutations, the identity among them; each client
+            draws one of them. Default: 4.
+
+    Reference: 000, label permutations.
 
     >>> LabelPermuted(IID(clients=6, size=20), permutations=2).kinds()
     {'permutation': 2}
@@ -193,10 +247,13 @@ class LabelPermuted(SideInformation):
         return "permutation", self.permutations
 
     def tables(self, seed: int, classes: int) -> Ints:
-        """Where the labels go, int64 [permutations, classes]: label c becomes tables[k, c].
+        """Return the permutations, in which label c becomes ``tables[k, c]``.
 
-        The first is the identity and all are different. ValueError when the classes have fewer
-        permutations than that.
+        Raises:
+            ValueError: if there are not that many permutations of the classes.
+
+        Returns:
+            int64 ``[permutations, classes]``, all different; the first one is the identity.
         """
         available = math.factorial(min(classes, 20))
         draws.require_at_least(
@@ -209,24 +266,30 @@ class LabelPermuted(SideInformation):
         return np.array(list(tables), np.int64)
 
     def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
-        """The number of each client's table."""
-        self.tables(seed, classes)  # refuses what cannot be
+        """Return the number of each example's table."""
+        self.tables(seed, classes)  # raises an error if it is impossible
         return self.given(partition.clients, seed)[partition.owners]
 
     def given(self, clients: int, seed: int) -> Ints:
-        """The number of each client's table, int64 [clients], which no example decides."""
+        """Return the number of each client's table, int64 ``[clients]``."""
         generators = draws.generators_of(seed, "label permutation", np.arange(clients))
         return np.array([g.integers(self.permutations) for g in generators], np.int64)
 
 
 @value(kind="Repeated")
 class RepeatedPartition(PartitionerWrapper):
-    """`of` is asked `times` times for the whole pool, and its clients stand one after another.
+    """Partition the same examples several times; each time has clients of its own.
 
-    Rows are disjoint within each deal, whose clients are consecutive, but not between deals; the
-    first is the one that `of` makes by itself. So Rotated(RepeatedPartition(IID(100, 500)), (0,
-    180), None) has 100 clients with CIFAR-10 and another 100 with its rotated copy. Source: IFCA
-    (Ghosh et al. 2020), sec. 6; 003, Rotated CIFAR-10.
+    Examples are disjoint within each repetition, whose clients are consecutive, but not between
+    them. The first repetition equals the partition by ``of``. For instance
+    Rotated(RepeatedPartition(IID(100, 500)), (0, 180), None) has 100 clients with CIFAR-10 and
+    another 100 with its rotated copy.
+
+    Args:
+        of: the repeated partitioner.
+        times: the number of repetitions. Default: 2.
+
+    Reference: IFCA (Ghosh et al., 2020), sec. 6; 003, Rotated CIFAR-10.
     """
 
     times: PositiveInt = 2
@@ -247,21 +310,28 @@ class RepeatedPartition(PartitionerWrapper):
     def split_off(
         self, pool: LabelledExamples, seed: int, share: float
     ) -> tuple[Partition, Partition]:
-        """ValueError: what one client holds back, another might train on."""
+        """Raise ValueError: a client might train on an example that another one holds out."""
         raise ValueError(
-            "RepeatedPartition deals an example to several clients, so that one would train on "
+            "RepeatedPartition assigns an example to several clients, so that one would train on "
             "what another holds out; use MatchedHoldout with it, not LocalHoldout"
         )
 
 
 @value(kind="Clients")
 class ClientSubset(PartitionerWrapper):
-    """The clients ``first`` to ``last`` - 1 of those that `of` deals to, with what they hold there.
+    """Some consecutive clients of another partitioner, with the examples that they have there.
 
-    Two of them that share no client share no training example: the first federates, the second
-    is made of new clients. Which of its own examples a client holds out (``LocalHoldout``) is drawn
-    by its number among these; side information by its number among all. ValueError if `of` deals
-    to fewer.
+    Subsets without common clients have no common training examples, so that one can be a federation
+    and the other its new clients. Examples that a client itself holds out (``LocalHoldout``) are
+    drawn by its number in the subset, side information by its number among all clients.
+
+    Args:
+        of: the partitioner of all clients.
+        first: the first client. Default: 0.
+        last: one past the last client. Default: 100.
+
+    Raises:
+        ValueError: if ``of`` has fewer clients.
     """
 
     first: int = 0
@@ -269,18 +339,22 @@ class ClientSubset(PartitionerWrapper):
 
     def check(self) -> None:
         if not 0 <= self.first < self.last:
-            raise ValueError(f"first must be at least 0, last above it; got {self}")
+            raise ValueError(f"first must be at least 0 and below last, got {self}")
         if isinstance(self.of, Rotated) and self.of.alpha is None:
-            raise ValueError("angles by blocks of clients go around ClientSubset, not inside")
+            raise ValueError("Rotated with alpha=None must wrap ClientSubset, not be in it")
 
     def num_clients(self) -> int:
         return self.last - self.first
 
     def choose_clients(self) -> tuple[int, int]:
-        """The first, and how many the other request has; ValueError where that depends on data."""
+        """Return ``first`` and the number of clients of ``of``.
+
+        Raises:
+            ValueError: if that number depends on the data.
+        """
         count = getattr(self.of, "clients", None)
         if not count:
-            raise ValueError(f"{self.of} does not say how many clients it has")
+            raise ValueError(f"{self.of} has no fixed number of clients")
         return self.first, count
 
     def partition(self, pool: LabelledExamples, seed: int) -> Partition:

@@ -1,4 +1,4 @@
-"""The schemes of dealing, as values: label skew, quantity skew, mixtures by hand, natural ones."""
+"""Partitioners: label skew, quantity skew, mixtures of classes, and natural partitions."""
 
 from itertools import repeat
 from typing import Annotated
@@ -13,15 +13,19 @@ from fedlib.values import PositiveFloat, PositiveInt, Share, value
 
 @value
 class Dirichlet(Partitioner):
-    """Each client has a label distribution p_s ~ Dir(alpha), and examples drawn from it.
+    """Label skew: each client's label distribution is drawn from Dir(alpha).
 
-    Dir(alpha) has the concentration alpha for every class. Rows are disjoint, sorted and exactly
-    `size` long (all of the pool, evenly, when None). Client after client draws its labels from p_s,
-    and takes unused examples of them; a class that has run out is removed and p_s renormalised.
+    Clients draw examples of p_s ~ Dir(alpha) in turn and without replacement; a class that is
+    exhausted is removed and p_s renormalised. Each client has exactly ``size`` examples.
 
-    Source: Hsu, Qi and Brown (2019), arXiv:1909.06335, section 3.
+    Args:
+        clients: the number of clients. Default: 100.
+        alpha: concentration of every class, above 0. Smaller values give stronger label skew.
+            Default: 1.
+        size: examples per client. Default: None, an even share of all.
 
-    `num_clients` is how many there are.
+    Reference: Hsu, Qi and Brown, Measuring the effects of non-identical data distribution for
+    federated visual classification, arXiv:1909.06335, section 3.
 
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", Dirichlet(clients=5, alpha=0.1, size=40), MLP((8,)), held)
@@ -45,15 +49,17 @@ class Dirichlet(Partitioner):
 
 
 def _in_amounts(dealt: Ints, sizes: Ints) -> Partition:
-    """The partition that gives the first sizes[0] of what is dealt to client 0, and so on."""
+    """Return the partition that assigns consecutive examples in the given amounts."""
     return Partition.from_owners(dealt, np.repeat(np.arange(len(sizes)), sizes), len(sizes))
 
 
 @value
 class IID(Partitioner):
-    """Shuffled examples, `size` for each client (all of them, evenly, when None).
+    """Examples drawn uniformly without replacement, equally many for each client.
 
-    `num_clients` is how many there are.
+    Args:
+        clients: the number of clients. Default: 100.
+        size: examples per client. Default: None, an even share of all.
 
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", IID(clients=4), MLP((8,)), held)
@@ -75,10 +81,18 @@ class IID(Partitioner):
 
 @value
 class QuantitySkew(Partitioner):
-    """The whole pool dealt i.i.d., in unequal amounts: client shares ~ Dir(alpha) over clients.
+    """Quantity skew: i.i.d. examples, in amounts drawn from Dir(alpha) over clients.
 
-    The shares are redrawn until every client has at least `least` examples, 1,000 times at most.
-    Rows are disjoint and together the pool. Source: Li et al. (2022), arXiv:2102.02079, sec. 4.
+    All examples are assigned. The amounts are redrawn until every client has at least ``least``
+    examples, at most 1,000 times.
+
+    Args:
+        clients: the number of clients. Default: 100.
+        alpha: concentration of every client, above 0. Default: 1.
+        least: the smallest number of examples of a client. Default: 10.
+
+    Reference: Li et al., Federated learning on non-IID data silos: an experimental study, ICDE
+    2022, arXiv:2102.02079, sec. 4.
 
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", QuantitySkew(clients=5, alpha=0.5), MLP((8,)), held)
@@ -92,7 +106,7 @@ class QuantitySkew(Partitioner):
     least: PositiveInt = 10
 
     def partition(self, pool: LabelledExamples, seed: int) -> Partition:
-        """ValueError also when no draw is large enough."""
+        """Return the partition; ValueError also if no draw is large enough."""
         total = len(pool.positions)
         draws.per_client(self.clients, self.least, total, "examples at least")
         generator = draws.generator_of(seed, "quantity sizes")
@@ -102,18 +116,24 @@ class QuantitySkew(Partitioner):
             sizes = draws.apportion(shares, total)
             return int(sizes.min()), sizes
 
-        what = f"share {total:,} examples among {self.clients:,} clients with alpha {self.alpha:g}"
+        what = f"divide {total:,} examples among {self.clients:,} clients with alpha {self.alpha:g}"
         dealt = draws.generator_of(seed, "quantity examples").permutation(pool.positions)
         return _in_amounts(dealt, draws.redraw(draw, self.least, what))
 
 
 @value
 class Shards(Partitioner):
-    """Examples sorted by label, cut into clients x shards equal pieces; each client gets `shards`.
+    """Label skew by shards: examples sorted by label are divided into shards of equal size.
 
-    Which examples of a class lie in which shard is random, as are the few that are left out
-    where the pool does not divide. Rows are disjoint and equally long.
-    Source: McMahan et al. (2017), arXiv:1602.05629, section 3.
+    Each client is assigned ``shards`` shards at random, and so has few classes. Examples are
+    shuffled within classes; the few that remain if the division is not even are left out at random.
+
+    Args:
+        clients: the number of clients. Default: 100.
+        shards: shards per client. Default: 2.
+
+    Reference: McMahan et al., Communication-efficient learning of deep networks from decentralized
+    data, AISTATS 2017, section 3.
 
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", Shards(clients=10, shards=2), MLP((8,)), held)
@@ -137,14 +157,20 @@ class Shards(Partitioner):
 
 @value(kind="Majority")
 class MajorityClasses(Partitioner):
-    """Two classes make up the fraction p of every client, the other classes the rest.
+    """Label skew by majority classes: two classes make up a fraction p of each client's examples.
 
-    A client with the pair (a, b) holds floor(p size / 2) examples of a, as many of b, and draws
-    the rest uniformly from what the majorities of all clients left of the other classes. Rows
-    are disjoint and exactly `size` long. p = 2 / C is close to i.i.d.
+    A client with the classes (a, b) holds floor(p size / 2) examples of each. The rest is drawn
+    uniformly from the examples of other classes that are not reserved for majorities. With p = 2 /
+    C clients are close to i.i.d.
 
-    pairs: "distinct" is two different classes drawn for each client; "disjoint" also uses no
-    class for two clients, as the released code without its overlap. Source: 001, 002 and 003.
+    Args:
+        clients: the number of clients. Default: 100.
+        size: examples per client. Default: 100.
+        p: fraction of the two majority classes, in [0, 1]. Default: 0.8.
+        pairs: "distinct" draws two different classes for each client; "disjoint" uses every class
+            for at most one client, as the released code does without overlap. Default: "distinct".
+
+    Reference: 001, 002 and 003.
 
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", MajorityClasses(clients=5, size=40, p=1.0), MLP((8,)), held)
@@ -158,7 +184,7 @@ class MajorityClasses(Partitioner):
     pairs: Annotated[str, ("distinct", "disjoint")] = "distinct"
 
     def partition(self, pool: LabelledExamples, seed: int) -> Partition:
-        """ValueError names the class that runs out."""
+        """Return the partition; ValueError names a class with too few examples."""
         pairs = self._pairs(seed, pool.classes)
         half = draws.whole_part(self.p * self.size / 2)
         rest = self.size - 2 * half
@@ -177,7 +203,7 @@ class MajorityClasses(Partitioner):
         )
 
     def _pairs(self, seed: int, classes: int) -> Ints:
-        """Each client's two majority classes, [clients, 2]."""
+        """Return each client's two majority classes, int64 ``[clients, 2]``."""
         needed = 2 if self.pairs == "distinct" else 2 * self.clients
         draws.require_at_least(f"classes for {self.clients:,} {self.pairs} pairs", needed, classes)
         if self.pairs == "distinct":
@@ -189,17 +215,22 @@ class MajorityClasses(Partitioner):
 
 @value
 class Pachinko(Partitioner):
-    """Pachinko allocation: each client draws coarse labels, and of each of them fine labels.
+    """Pachinko allocation: hierarchical label skew over coarse and fine labels.
 
-    A client has theta ~ Dir(root_alpha) over the coarse labels and, for each of them, theta_c ~
-    Dir(leaf_alpha) over its fine labels. It draws `size` times a coarse label, a fine label of
-    it, and an unused example of that. A fine label that has run out is removed and theta_c
-    renormalised; a coarse label without fine labels likewise. Rows are disjoint and exactly
-    `size` long. coarse: the column with the coarse labels.
+    A client has theta ~ Dir(root_alpha) over the coarse labels, and theta_c ~ Dir(leaf_alpha) over
+    the fine labels of each. It draws ``size`` times a coarse label, one of its fine labels, and an
+    unused example of that. A fine label that is exhausted is removed and theta_c renormalised;
+    likewise a coarse label without fine labels.
 
-    Source: Reddi et al. (2021), arXiv:2003.00295, app. F; 000's CIFAR-100.
+    Args:
+        clients: the number of clients. Default: 500.
+        size: examples per client. Default: 100.
+        root_alpha: concentration over coarse labels, above 0. Default: 0.1.
+        leaf_alpha: concentration over fine labels, above 0. Default: 10.
+        coarse: the column with the coarse labels. Default: "coarse_label".
 
-    `num_clients` is how many there are.
+    Reference: Reddi et al., Adaptive federated optimization, ICLR 2021, arXiv:2003.00295, app. F;
+    CIFAR-100 in 000.
 
     >>> Pachinko(clients=100, size=500, root_alpha=0.1).coarse
     'coarse_label'
@@ -212,7 +243,11 @@ class Pachinko(Partitioner):
     coarse: str = "coarse_label"
 
     def partition(self, pool: LabelledExamples, seed: int) -> Partition:
-        """ValueError also without the coarse labels, or when a class has two of them."""
+        """Return the partition.
+
+        Raises:
+            ValueError: also without the column, or if a class has several coarse labels.
+        """
         draws.per_client(self.clients, self.size, len(pool.positions))
         above, coarse = np.unique(pool.column(self.coarse), return_inverse=True)
         pairs = np.unique(np.column_stack([pool.labels[pool.positions], coarse]), axis=0)
@@ -222,8 +257,8 @@ class Pachinko(Partitioner):
 
         def draw(client: int, generator: np.random.Generator, left: Ints) -> Ints:
             counts = np.zeros_like(left)
-            # What is left of a coarse label bounds its draws, what is left of a fine label its
-            # share of them: which is what removing exhausted labels one by one amounts to.
+            # Clipping draws at the examples left of coarse and then of fine labels is equivalent
+            # to removing exhausted labels one by one.
             room = np.array([left[family].sum() for family in families])
             wanted = draws.draw_labels(generator, self.root_alpha, room, self.size)
             for family, n in zip(families, wanted, strict=True):
@@ -240,11 +275,13 @@ class Pachinko(Partitioner):
 
 @value(kind="ByColumn")
 class NaturalPartition(Partitioner):
-    """The natural partition: one client for each distinct value of a column, such as its writer.
+    """The natural partition: one client per distinct value of a column, such as the writer.
 
-    Clients are in the order of their values, which are their names, and hold all of their examples.
-    `num_clients`, when given, is how many of them take part, drawn at random by the seed of the
-    run.
+    Clients are sorted by their values, which become their names, and hold all of their examples.
+
+    Args:
+        column: the column. Default: "writer_id".
+        clients: the number of clients, drawn at random. Default: None, all of them.
 
     >>> rng = np.random.default_rng(0)
     >>> who = np.repeat(["ann", "bob", "eve"], 40)
@@ -259,7 +296,7 @@ class NaturalPartition(Partitioner):
     clients: PositiveInt | None = None
 
     def partition(self, pool: LabelledExamples, seed: int) -> Partition:
-        """ValueError with too few clients, and for an example that is nobody's."""
+        """Return the partition; ValueError if there are too few values, or one is missing."""
         given = pool.column(self.column, "whose is it")
         distinct, who = np.unique(given, return_inverse=True)
         chosen = np.arange(len(distinct))
@@ -276,17 +313,25 @@ class NaturalPartition(Partitioner):
 
 @value
 class ClassDirichlet(Partitioner):
-    """Class after class is dealt in proportion to a draw of Dir(alpha) over the clients.
+    """Label and quantity skew: each class is divided by a draw of Dir(alpha) over clients.
 
-    Per class: its examples are shuffled; the first int(shared * n) go to all clients alike,
-    floor(n / clients) each and what remains to the last; the others are cut at the floor of n times
-    the cumulated shares, where a client that already holds an N-th / clients part of everything
-    gets none. The whole is repeated on the same stream, RandomState(seed), until every client has
-    `least` examples: min(40, N / clients / 2) when None, the number that a test share of 0.25 asks
-    for. seed: of the partition, 1 in PFLlib, whatever the seed of the run; None for that.
+    For each class, the examples are shuffled. The first int(shared * n) are given to all clients
+    equally, floor(n / clients) each and the remainder to the last client. The others are divided at
+    the floor of n times the cumulated shares, where clients that already hold a fraction 1 /
+    clients of all examples get none. The whole is repeated on the same stream, RandomState(seed),
+    until every client has ``least`` examples.
 
-    Source: 004, sec. 5.1 (shared = 0.2 is its S = 20); PFLlib, where "dir" is shared = 0, draw for
-    draw.
+    Args:
+        clients: the number of clients. Default: 20.
+        alpha: concentration of every client, above 0. Default: 0.1.
+        shared: fraction of each class that is divided equally, in [0, 1). Default: 0.
+        least: the smallest number of examples of a client. Default: None, which is
+            min(40, N / clients / 2), the number that a test fraction of 0.25 needs.
+        seed: the seed of the partition, whatever the seed of the run; None for the latter. Default:
+            1, as in PFLlib.
+
+    Reference: 004, sec. 5.1 (its S = 20 is ``shared=0.2``); PFLlib, whose "dir" is equal draw for
+    draw with ``shared=0``.
 
     >>> own = LocalHoldout(test=0.25, merge=True)
     >>> task = Task("digits", ClassDirichlet(clients=5, alpha=0.5), MLP((8,)), own)
@@ -301,15 +346,16 @@ class ClassDirichlet(Partitioner):
     seed: Annotated[int | None, "[0, 4294967296)"] = 1
 
     def dealt(self, pool: LabelledExamples, seed: int) -> tuple[Partition, np.random.RandomState]:
-        """The partition in the order dealt, and the stream as it stands after that.
+        """Return the partition in the order of the draws, and the random stream after them.
 
-        ValueError for the impossible, and after 1,000 tries.
+        Raises:
+            ValueError: if the partition is impossible, or after 1,000 tries.
         """
         total, clients = len(pool.positions), self.clients
         fair = max(1, int(min(40, total / clients / 2)))
         least = fair if self.least is None else self.least
         draws.per_client(clients, least, total, "examples at least")
-        # The old generator, because the published partitions were drawn with it.
+        # NumPy's legacy generator, because published partitions were drawn with it.
         state = np.random.RandomState(seed if self.seed is None else self.seed)
         stacks = pool._replace(positions=np.sort(pool.positions)).indices_by_class()
 
@@ -317,7 +363,9 @@ class ClassDirichlet(Partitioner):
             dealt = self._one_try(stacks, total, state)
             return int(dealt.sizes.min()), dealt
 
-        what = f"deal {total:,} examples of {pool.classes:,} classes to {clients:,} clients with"
+        what = (
+            f"divide {total:,} examples of {pool.classes:,} classes among {clients:,} clients with"
+        )
         return draws.redraw(draw, least, f"{what} alpha {self.alpha:g}"), state
 
     def partition(self, pool: LabelledExamples, seed: int) -> Partition:
@@ -327,7 +375,7 @@ class ClassDirichlet(Partitioner):
     def split_off(
         self, pool: LabelledExamples, seed: int, share: float
     ) -> tuple[Partition, Partition]:
-        """Train and test rows as PFLlib's: train_test_split of each client, on the same stream."""
+        """Return (kept, held out), as PFLlib's train_test_split on the same stream."""
         dealt, state = self.dealt(pool, seed)
         return draws.cut_rows(dealt, share, repeat(state))
 
@@ -342,7 +390,7 @@ class ClassDirichlet(Partitioner):
             held += each
             hungry = held < total / clients
             shares = state.dirichlet(concentration) * hungry
-            if not shares.sum() > 0:  # a vanishing alpha: one client gets all of the class
+            if not shares.sum() > 0:  # alpha underflows: one client gets the whole class
                 shares = 1.0 * (np.arange(self.clients) == hungry.argmax())
             rest = len(stack) - common
             cuts = (np.cumsum(shares / shares.sum()) * rest).astype(int)[:-1]

@@ -1,4 +1,4 @@
-"""What a server can infer about its clients, and what noise buys."""
+"""Privacy: what messages reveal about clients, and how much noise protects them."""
 
 from fedlib.privacy.accounting import epsilon
 from fedlib.privacy.hiding import NoisyFedMix

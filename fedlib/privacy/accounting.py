@@ -1,4 +1,4 @@
-"""What noise buys: epsilon of clients, by Google's accountant (``fedlib[privacy]``)."""
+"""Differential privacy of clients, by Google's accountant (``fedlib[privacy]``)."""
 
 from fedlib.algorithms import Private
 from fedlib.engine.selection import cohort_size
@@ -7,37 +7,40 @@ from fedlib.engine.selection import cohort_size
 def epsilon(
     algorithm: Private, *, clients: int, cohort: int | float, rounds: int, delta: float = 1e-3
 ) -> float:
-    """Return epsilon of (epsilon, delta)-differential privacy of a client in a federation.
+    """Return epsilon of the (epsilon, delta)-differential privacy of a client.
 
-    Two federations are neighbours if one client's examples are others. Its clipped part then moves
-    the sum by 2 C at most, so that noise z C is worth z / 2. With noise at the server whoever
-    sees all models is held off, and a cohort drawn without replacement helps; with noise at
-    the client the server is, who knows the cohort: then a client counts that is in every round.
-    Only what carries noise is counted: what ``of`` asks for besides (``shares_asked``) is known,
-    to the server, of every client: for FedMix's ``marginal_entropy`` its exact label counts.
+    Two federations are neighbours if they differ in the examples of one client. Replacing these
+    moves the sum of clipped updates by at most 2 C, so that noise with standard deviation z C has
+    the multiplier z / 2. Noise at the server protects against whoever sees all models, and is
+    amplified by drawing the cohort without replacement. Noise at the client also protects against
+    the server, which knows the cohort; then the client is counted in every round.
+
+    Only noisy messages are counted. The distributions that ``algorithm.of`` requests
+    (``shares_asked``) are known to the server, such as exact label counts for FedMix's
+    ``marginal_entropy``.
 
     Args:
-        algorithm: whose ``noise`` z is counted.
-        clients: the population M.
-        cohort: how many of them take part in a round, or which fraction as a float.
-        rounds: how many rounds are played.
-        delta: below 1 / M by custom.
+        algorithm: the private algorithm, with its noise multiplier z.
+        clients: the number M of clients.
+        cohort: the number of clients per round, or a fraction as a float.
+        rounds: the number of rounds.
+        delta: usually below 1 / M. Default: 0.001.
 
     Returns:
         epsilon; infinity without noise.
 
     Raises:
         ImportError: without the package ``dp-accounting``.
-        ValueError: for a cohort that does not fit the clients.
+        ValueError: if the cohort does not fit the number of clients.
 
-    Source: Wang, Balle and Kasiviswanathan, Subsampled Renyi differential privacy and analytical
+    Reference: Wang, Balle and Kasiviswanathan, Subsampled Renyi differential privacy and analytical
     moments accountant, AISTATS 2019, theorem 27; Mironov, Renyi differential privacy, CSF 2017.
     """
     try:
         import dp_accounting
         from dp_accounting import rdp
     except ImportError as error:
-        raise ImportError("epsilon is counted by dp-accounting: install fedlib[privacy]") from error
+        raise ImportError("epsilon needs dp-accounting: install fedlib[privacy]") from error
     size = cohort_size(cohort, clients)
     if not algorithm.noise:
         return float("inf")

@@ -1,4 +1,4 @@
-"""FedMix with noise on what it sends of phi, whose rows name the labels of a client."""
+"""FedMix with noise on its updates of phi, whose rows reveal a client's labels."""
 
 import torch
 
@@ -11,16 +11,20 @@ from fedlib.values import NonNegativeFloat, value
 
 @value
 class NoisyFedMix(FedMix):
-    """FedMix whose clients add Gaussian noise to what they send of phi, and to nothing else.
+    """FedMix whose clients add Gaussian noise to their updates of phi, and to nothing else.
 
-    ``noise`` is its standard deviation in units of the root mean square of the client's own update
-    of phi. A client's draw depends on seed, round and its id.
+    The noise of a client depends on the seed, the round and its id.
+
+    Args:
+        noise: standard deviation of the noise, relative to the root mean square of the client's own
+            update of phi; at least 0. Default: 1.
+        others: as in ``FedMix``.
     """
 
     noise: NonNegativeFloat = 1.0
 
     def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
-        """Return FedMix's message with noise on phi."""
+        """Return FedMix's updates with noise on phi."""
         own, message = update
         if "phi" not in message:
             return update

@@ -1,13 +1,13 @@
-"""Label shares p(y|s) of clients, reconstructed from a round's messages (000, App. C).
+"""Label shares p(y|s) of clients, reconstructed from the messages of a round (000, App. C).
 
-What FedMix's phi tells of them is a result of ours: 000 has nothing of it. A row phi[c] is moved by
-examples of label c only, so that the rows of a message that are not zero name the labels of its
-client. For one full-batch step of SGD, with a_ck the mean over the client's examples of label c of
-log p(y|x, z=k) p(z=k|x, s), eq. 6 gives
+The attack on FedMix's phi is not in 000. The gradient of row phi[c] depends on examples of label c
+only, so that the nonzero rows of a message reveal the labels of its client. For one full-batch step
+of SGD, eq. 6 gives, with a_ck the mean of log p(y|x, z=k) p(z=k|x, s) over the client's examples of
+label c,
 
     before - after = - rate p(c|s) q(k|c) ( a_ck - sum_j q(j|c) a_cj ),
 
-a share times a factor that the server knows in part: q(k|c).
+a label share times a factor of which the server knows q(k|c).
 """
 
 import numpy as np
@@ -21,34 +21,46 @@ from fedlib.federation import Federation
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-RESOLUTION = 1e-12  # of numbers in [0, 1] that were computed in float64
-SENT = 1e-6  # q(z|s) is sent in float32: what is smaller in it is rounding
-WEIGHT = 1e4  # of what must be kept against a distance, and how exactly it then is
-KEPT = 1e-9
-PATIENCE = 50
+RESOLUTION = 1e-12  # of numbers in [0, 1] in float64
+SENT = 1e-6  # of q(z|s), which is sent in float32
+WEIGHT = 1e4  # of the constraints relative to the distance
+KEPT = 1e-9  # violation of the constraints that is accepted
+PATIENCE = 50  # iterations of the method of multipliers
 
 
 def audit(
     fed: Federation, algorithm: FedAvg, state: State, report: Report, round: int = 0
 ) -> dict[str, Floats]:
-    """Return the cohort's label shares p(y|s), and what can be inferred of them, ``[S, classes]``.
+    """Return the label shares p(y|s) of a cohort and their reconstructions, ``[S, classes]``.
 
-    ``label_share`` is the truth. ``labels_from_bias`` needs the output layer's bias to be sent,
-    ``labels_from_weights`` its weights (features behind a ReLU are not negative, so that a row's
-    sum moves as its bias does), and ``labels_from_q`` q(z|s) and phi, FedMix's.
+    Args:
+        fed: the federation.
+        algorithm: the algorithm.
+        state: the state before the round.
+        report: the report of the round, with its messages.
+        round: the number of the round. Default: 0.
 
-    phi alone tells more (ours, not in 000): ``label_set_from_phi``, 1 for each label whose row
-    moved and 0 for others, ``labels_from_phi``, from how far, and ``labels_from_phi_cohort``, with
-    what as many clients as labels say of one another. ``state`` is where the round started from.
-    ``round`` is the one that was played. Methods that do not apply are left out: of masked
-    messages (``SecureSum``) all, and of ``Private`` ones, which have no q(z|s), that from q.
+    Returns:
+        By name: ``label_share``, the truth, and those of the following that apply.
+
+        - ``labels_from_bias``: from updates of the output bias.
+        - ``labels_from_weights``: from updates of the output weights. Features behind a ReLU are
+          not negative, so that the sum of a row moves in the direction of its bias.
+        - ``labels_from_q``: from q(z|s) and phi of FedMix.
+        - ``label_set_from_phi``: 1 for each label whose row of phi changed, else 0.
+        - ``labels_from_phi``: from the size of the change of each row of phi.
+        - ``labels_from_phi_cohort``: the same for all clients together, if there are at least as
+          many clients as classes.
+
+        The messages of ``SecureSum`` are masked and allow none of them; those of ``Private`` have
+        no q(z|s).
     """
     clients, sent = np.asarray(report.clients), algorithm
     found = {"label_share": _numbers(fed.shares("label"))[clients]}
     if isinstance(algorithm, SecureSum):
         return found
     if isinstance(algorithm, Private):
-        algorithm = algorithm.of  # whose clients train
+        algorithm = algorithm.of  # the algorithm that clients train with
     client = algorithm.client.at(round)
     bias = _of_output(report.messages, "head.bias")
     if bias is not None:
@@ -73,9 +85,9 @@ def audit(
 
 
 def _rows(algorithm: FedAvg, state: State, report: Report) -> dict[str, Floats]:
-    """Return what the rows of phi's update say; nothing where clients leave phi alone.
+    """Return the reconstructions from updates of phi; none if clients do not train phi.
 
-    Weight decay moves every row, so that none tells by being zero.
+    With weight decay all rows change, so that zero rows reveal nothing.
     """
     if algorithm.client.rate("phi") == 0:
         return {}
@@ -90,7 +102,7 @@ def _rows(algorithm: FedAvg, state: State, report: Report) -> dict[str, Floats]:
 
 
 def _of_output(messages: dict[str, Tensor], param: str) -> Floats | None:
-    """Return the update of an output leaf, ``[S, classes, ...]``, summed over experts."""
+    """Return the update of an output parameter, ``[S, classes, ...]``, summed over experts."""
     if param in messages:
         return _numbers(messages[param])
     experts = messages.get(f"experts.{param}")
@@ -102,35 +114,47 @@ def _numbers(t: Tensor) -> Floats:
 
 
 def from_step(difference: Floats, rate: float) -> Floats:
-    """Return p(y|s) from what one full-batch step of SGD did to the output bias.
+    """Return p(y|s) from the change of the output bias by one full-batch step of SGD.
 
-    ``difference`` is bias before - after, ``[..., classes]``, and ``rate`` the client's. The
-    cross-entropy's gradient is the mean softmax output minus p(y|s); with uniform outputs, as of a
-    fresh model, p(y|s) = 1 / C - difference / rate exactly (eq. 15, sign corrected:
-    docs/READINGS.md, A13).
+        p(y|s) = 1 / C - difference / rate
+
+    The gradient of the cross-entropy is the mean softmax output minus p(y|s). The equation is exact
+    if the outputs are uniform, as those of a new model (eq. 15, sign corrected: docs/READINGS.md,
+    A13).
+
+    Args:
+        difference: bias before - after, ``[..., classes]``.
+        rate: the client's learning rate.
     """
     return 1 / difference.shape[-1] - difference / rate
 
 
 def from_update(difference: Floats) -> Floats:
-    """Return label shares read off any update of something per class, ``[..., classes]``.
+    """Return label shares from any update of a quantity per class.
 
-    The negative difference, shifted so that its smallest entry is 0 and divided by its sum: what
-    the paper does after several steps. Uniform where nothing has moved.
+    The negative difference is shifted so that its smallest entry is 0, and normalised, as the paper
+    does after several steps. Uniform if nothing changed.
+
+    Args:
+        difference: before - after, ``[..., classes]``.
     """
     moved = -difference
     return _normalised(moved - moved.min(-1, keepdims=True))
 
 
 def from_marginal(q_s: Floats, q_y: Floats, resolution: float = RESOLUTION) -> Floats:
-    """Return the p(y|s) that best explains q(z|s) = sum_y p(y|s) q(z|y), ``[classes]``.
+    """Return the p(y|s) ``[classes]`` that best explains q(z|s) = sum_y p(y|s) q(z|y).
 
-    ``q_s`` ``[K]`` and ``q_y`` ``[classes, K]``. Least squares under p >= 0 and sum p = 1; where
-    several p explain q(z|s) equally well, as with more classes than experts, the one nearest to
-    uniform. Parts of q(z|s) smaller than ``resolution`` are taken for rounding and explain nothing.
+    Least squares subject to p >= 0 and sum p = 1. If several p are equally good, as with more
+    classes than experts, the one closest to uniform is returned.
+
+    Args:
+        q_s: q(z|s), ``[K]``.
+        q_y: q(z|y), ``[classes, K]``.
+        resolution: smaller components of q(z|s) are taken for rounding errors. Default: 1e-12.
     """
-    # As sum p = 1, what is left unexplained is sum_y p(y) (q(z|y) - q(z|s)): what all labels have
-    # in common is gone, however nearly equal they are.
+    # As sum p = 1, the residual is sum_y p(y) (q(z|y) - q(z|s)). Subtracting q(z|s) removes what
+    # all labels have in common, which matters if the q(z|y) are nearly equal.
     _, sizes, directions = np.linalg.svd((q_y - q_s).T, full_matrices=False)
     seen = sizes > resolution
     sizes, directions = sizes[seen], directions[seen]
@@ -140,10 +164,10 @@ def from_marginal(q_s: Floats, q_y: Floats, resolution: float = RESOLUTION) -> F
 
 
 def _smallest(clients: Floats) -> Floats:
-    """Return the p >= 0, sum p = 1, for which ``rows @ p`` is smallest.
+    """Return the p >= 0 with sum p = 1 that minimises the norm of ``clients @ p``.
 
-    |rows u|^2 + (sum u - 1)^2 under u >= 0: at every direction of u its best length makes it grow
-    with |rows p|, so that u / sum u is the answer and no weight has to be chosen.
+    The minimiser u >= 0 of |clients u|^2 + (sum u - 1)^2 is proportional to p, because for every
+    direction of u the minimum over its length grows with |clients p|. No weight has to be chosen.
     """
     last = np.append(np.zeros(len(clients)), 1.0)
     u = _nnls(np.vstack([clients, np.ones(clients.shape[1])]), last)
@@ -151,22 +175,24 @@ def _smallest(clients: Floats) -> Floats:
 
 
 def _flattest(directions: Floats, p: Floats) -> Floats:
-    """Return the distribution nearest to uniform that is ``p`` along orthonormal ``directions``.
+    """Return the most uniform distribution that agrees with ``p`` along orthonormal directions.
 
-    A penalty alone would leave it off by the multipliers over ``WEIGHT``^2, so that its target is
-    moved by what is still missing, until nothing is (method of multipliers: Hestenes, 1969).
+    A penalty alone would violate the constraints by the multipliers divided by ``WEIGHT``^2. The
+    target
+    is therefore shifted by the remaining violation until there is none (method of multipliers:
+    Hestenes, 1969).
     """
     _, sizes, clients = np.linalg.svd(np.vstack([directions, np.ones((1, len(p)))]))
     kept = clients[: int((sizes > 1e-12 * sizes[0]).sum())]
     if len(kept) == len(p):
-        return p  # nothing is left open
+        return p  # p is determined
     asked = target = kept @ p
     uniform = np.full(len(p), 1 / len(p))
     stacked = np.vstack([WEIGHT * kept, np.eye(len(p))])
     for _ in range(PATIENCE):
         found = _nnls(stacked, np.concatenate([WEIGHT * target, uniform]))
         missing = asked - kept @ found
-        some = found > 0  # rounding ends the approach: what is missing is shared out among these
+        some = found > 0  # rounding stops the convergence: distribute the rest over these
         found[some] += np.linalg.lstsq(kept[:, some], missing)[0]
         if np.abs(asked - kept @ found).max() < KEPT and found.min() >= 0:
             return found / found.sum()
@@ -182,32 +208,41 @@ def _nnls(clients: Floats, target: Floats) -> Floats:
 
 
 def set_from_rows(difference: Floats) -> Flags:
-    """Return which rows of phi's update ``[..., classes, K]`` moved, ``[..., classes]``.
+    """Return which rows of phi changed, bool ``[..., classes]``.
 
-    A row that moved belongs to a label that the client holds, without weight decay always. One
-    that did not may belong to a label that it holds if K = 1, if q(z|c) is one-hot in float (its
-    gradient is then exactly zero), or if the step was smaller than the rounding of phi itself.
+    A row that changed belongs to a label of the client, if there is no weight decay. A row that did
+    not change may still belong to one if K = 1, if q(z|c) is one-hot in floating point (its
+    gradient is then exactly zero), or if the step is smaller than the rounding of phi.
+
+    Args:
+        difference: phi before - after, ``[..., classes, K]``.
     """
     return np.asarray((difference != 0).any(-1))
 
 
 def from_rows(difference: Floats, q_y: Floats) -> Floats:
-    """Return label shares read off how far each row of phi moved, ``[..., classes]``.
+    """Return label shares from the sizes of the changes of phi's rows, ``[..., classes]``.
 
-    ``difference`` is phi before - after, ``[..., classes, K]``, ``q_y`` ``[classes, K]`` the
-    q(z|y) that the server sent. The mean of |difference| / q(z|y) over experts is p(y|s) times how
-    differently the experts judge a label, which is taken to be the same for all labels. Uniform
-    where nothing moved.
+    The mean of |difference| / q(z|y) over experts is p(y|s) times the disagreement of experts about
+    a label, which is assumed to be equal for all labels. Uniform if nothing changed.
+
+    Args:
+        difference: phi before - after, ``[..., classes, K]``.
+        q_y: the q(z|y) that the server sent, ``[classes, K]``.
     """
     return _normalised(_moved(difference, q_y))
 
 
 def from_rows_together(difference: Floats, q_y: Floats) -> Floats:
-    """Return label shares read off the rows of phi of a whole cohort, ``[S, classes]``.
+    """Return label shares from the changes of phi's rows of a whole cohort, ``[S, classes]``.
 
-    As `from_rows`, with a factor of every label that is the same for all clients and found by non-
-    negative least squares from the cohort's messages: every client's shares must sum to 1.
-    Fewer clients than classes do not determine the factors.
+    As ``from_rows``, but the factor of each label is estimated by non-negative least squares: it is
+    equal for all clients, and the shares of each client sum to 1. Fewer clients than classes do not
+    determine the factors.
+
+    Args:
+        difference: phi before - after, ``[S, classes, K]``.
+        q_y: the q(z|y) that the server sent, ``[classes, K]``.
     """
     moved = _moved(difference, q_y)
     scale = moved.sum(-1).mean()
@@ -219,7 +254,7 @@ def from_rows_together(difference: Floats, q_y: Floats) -> Floats:
 
 
 def _moved(difference: Floats, q_y: Floats) -> Floats:
-    """Return the mean over experts of |difference| / q(z|y); 0 / 0 is 0: nothing moved there."""
+    """Return the mean over experts of |difference| / q(z|y), where 0 / 0 is 0."""
     size = np.abs(difference)
     q = np.broadcast_to(q_y, size.shape)
     return np.asarray(np.divide(size, q, out=np.zeros_like(size), where=q > 0).mean(-1))
@@ -232,5 +267,9 @@ def _normalised(moved: Floats) -> Floats:
 
 
 def total_variation(p: Floats, q: Floats) -> Floats:
-    """Return half the absolute difference of distributions ``[..., classes]``: 0 if the same."""
+    """Return half the sum of absolute differences of two distributions, 0 if they are equal.
+
+    Args:
+        p, q: distributions, ``[..., classes]``.
+    """
     return np.asarray(0.5 * np.abs(p - q).sum(-1))

@@ -1,13 +1,13 @@
-"""Which labels clients hold, read off the private parts that PM-MoE sends to all (004).
+"""Labels of clients, reconstructed from the private parts that PM-MoE sends to all clients (004).
 
-This is not in 004, which says that parameters tell nothing private (A.4). All clients start with
-the same head W_0, b_0. A step of SGD on the cross-entropy moves the row of label c by
+This attack is not in 004, which says that parameters reveal nothing private (A.4). All clients
+start with the same head W_0, b_0. A step of SGD on the cross-entropy changes the row of label c by
 
     - eta mean_i (p(c|x_i) - [y_i = c]) (h_i, 1)
 
 where the features h_i come from a ReLU and are not negative. The row of a label that the client
-does not hold can therefore only fall, and so does its sum. As the sum over all rows stays the same,
-a label whose row has risen is held.
+does not hold can therefore only decrease, and so can its sum. The sum over all rows does not
+change, so that a label whose row increased is held by the client.
 """
 
 import torch
@@ -25,26 +25,31 @@ FRESH = "fresh_logits"
 
 @value
 class PartsAudit(PMMoE):
-    """PM-MoE that trains no gate, and reads the labels of clients off their private parts.
+    """PM-MoE that trains no gate, and reconstructs labels of clients from their private parts.
 
-    Every client uses its own part alone, so that it predicts as ``of`` does. Play one round with
-    every client (cohort 1.0), after the federation of ``of``. A run logs ``[clients, classes]``
+    Every client uses its own part only, so that it predicts as ``of`` does. Play one round with
+    every client (cohort 1.0) after the federation of ``of``. A run logs ``[clients, classes]``
 
-        held_labels        1 for a label of the client's training examples, 0 for others
-        labels_from_parts  by how much the part has moved the logits of an entry of ones: the row
-                           sums of W - W_0 plus b - b_0 of a head, W v of a vector v; not of bases
+        held_labels        1 for a label of the client's training examples, else 0
+        labels_from_parts  change of the logits of an input of ones: the row sums of W - W_0 plus
+                           b - b_0 for a head, W v for a vector v; not logged for bases
 
     and "asked_labels" ``[clients, 1]``: a client guesses that another one holds a label if the
-    other's part gives it to any of the client's own training examples. The number is the share of
-    right guesses over all other clients and labels.
+    other's part predicts it for any of the client's own training examples. The number is the
+    fraction of correct guesses over all other clients and labels.
 
-    Reference: ours; private parts are handed to all clients by 004, algorithm 1, line 2.
+    Args:
+        own_expert_bias: a bias of the gate that is large enough to select the own part. Default:
+            1e4.
+        others: as in ``PMMoE``.
+
+    Reference: the attack is new; 004, algorithm 1, line 2 sends private parts to all clients.
     """
 
     own_expert_bias: float = 1e4
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return PM-MoE's state, and the logits of an entry of ones under the initial part."""
+        """Return PM-MoE's state, with the logits of an input of ones under the initial part."""
         state = PMMoE.init(self, fed, seed, first)
         if self.of.experts != "base.":
             fresh = select_prefix(self.of.init_params(fed, seed), self.of.experts)
@@ -57,7 +62,7 @@ class PartsAudit(PMMoE):
         return ()
 
     def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return what clients hold, and what is found of it; see the class."""
+        """Return the labels of clients and their reconstructions; see the class."""
         held = fed.train.counts(fed.classes) > 0
         found = {"held_labels": held.double(), "asked_labels": self._asking(fed, state, held)}
         if FRESH in state.server_memory:
@@ -66,7 +71,7 @@ class PartsAudit(PMMoE):
         return {name: t[fed.by_id] for name, t in found.items()}
 
     def _of_ones(self, fed: Federation, state: State, parts: Params) -> Tensor:
-        """Return the logits that parts ``[M, ...]`` add to an entry of ones, ``[M, classes]``."""
+        """Return the logits that parts ``[M, ...]`` give an input of ones, ``[M, classes]``."""
         entry = torch.ones(1, fed.net.width, device=fed.device)
         each = map_experts(
             lambda part: {"out": self.of.private(fed.net, {**state.server_params, **part}, entry)},
@@ -75,7 +80,7 @@ class PartsAudit(PMMoE):
         return self.of.joined(fed.net, state.server_params, each["out"])[0]
 
     def _asking(self, fed: Federation, state: State, held: Tensor) -> Tensor:
-        """Return the share of labels that a client guesses right of others, ``[clients, 1]``."""
+        """Return each client's fraction of correct guesses about others, ``[clients, 1]``."""
         labels = tabulate(fed, self, state, fed.train, self._asked)[:, : fed.num_clients]
         classes, told = torch.arange(fed.classes, device=fed.device), []
         for asker, answers in enumerate(labels.split(fed.train.sizes.tolist())):

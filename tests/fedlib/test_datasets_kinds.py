@@ -352,7 +352,7 @@ def test_numbers_and_tokens_are_trained_on_by_who_has_them(x, model):
         with pytest.raises(ValueError, match=r"mine holds (numbers|tokens), which .* not read"):
             replace(task, model=other).build(0)
     if not isinstance(model, FastText):
-        with pytest.raises(ValueError, match="images of whole pixels"):
+        with pytest.raises(ValueError, match="only images stored as uint8"):
             replace(task, partition=Rotated(task.partition)).build(0)
 
 

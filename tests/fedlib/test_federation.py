@@ -32,10 +32,12 @@ def test_sizes_are_those_of_what_is_held():
     """A table of shortened sizes read other clients' examples as a client's own."""
     table = make_federation(SIZES).train
     for sizes in ((5, 2, 3), (5, 2, 5), (2, 2, 2)):
-        with pytest.raises(ValueError, match=rf"11 examples .* of {sum(sizes)}; see `Table.some`"):
+        with pytest.raises(
+            ValueError, match=rf"11 examples .* imply {sum(sizes)}; see `ClientData.subset`"
+        ):
             replace(table, sizes=np.array(sizes))
     replace(table, sizes=np.array([11, 0, 11]), shared=True)
-    with pytest.raises(ValueError, match="sizes are of 12"):
+    with pytest.raises(ValueError, match="sizes imply 12"):
         replace(table, sizes=np.array([12, 0, 11]), shared=True)
 
 
@@ -116,7 +118,7 @@ def test_the_division_is_what_build_holds(fed):
 @pytest.mark.skipif("torch.cuda.is_available()", reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_an_error():
     for ask in (pick_device, lambda device: TASK.build(0, device)):
-        with pytest.raises(ValueError, match="device 'cuda:0' is not there"):
+        with pytest.raises(ValueError, match="device 'cuda:0' is not available"):
             ask("cuda:0")
 
 

@@ -316,7 +316,7 @@ class Branching(nn.Module):
 def test_what_cannot_be_vmapped_is_trained_one_client_at_a_time(name):
     fed, algorithm = images(foreign(name)), FedAvg(**FAST)
     assert equal(*(play(algorithm, fed, 1, chunk=c)[0].flat() for c in (None, 1)))
-    with pytest.raises(ValueError, match=f"leave chunk out, or give 1. {name}: "):
+    with pytest.raises(ValueError, match=f"omit chunk, or set it to 1. {name}: "):
         play(algorithm, fed, 1, chunk=2)
     state, _ = play(FedBN(**FAST), fed, rounds=1)
     assert evaluate(fed, FedBN(**FAST), state, fed.test).accuracy.shape == (3,)
@@ -428,7 +428,7 @@ def test_a_family_says_itself_whether_it_reads_tokens(places):
     for task in (images, Task("words", IID(4), OfWords(), LocalHoldout())):
         fed = task.build(0)
         assert play(FedAvg(**FAST), fed, rounds=1)[1].losses.isfinite().all()
-        with pytest.raises(ValueError, match=f"may say so: reads_tokens = {fed.net.reads_tokens}"):
+        with pytest.raises(ValueError, match=f"set reads_tokens = {fed.net.reads_tokens}"):
             replace(task, model=Silent(task.model)).build(0)
 
 

@@ -148,7 +148,7 @@ def test_an_algorithm_cannot_claim_not_to_federate():
         communicates = False
 
     fed = opted()
-    with pytest.raises(RuntimeError, match="Liar does not federate, yet sends"):
+    with pytest.raises(RuntimeError, match="Liar has communicates=False, but sends"):
         play_round(Liar(), fed, Liar().init(fed, 0), round=0, seed=0, cohort=2)
 
 

@@ -271,7 +271,9 @@ class Picking(Selection):
 def test_who_is_picked_is_there_and_once(monkeypatch, picked):
     """A client picked twice counted twice, and -1 was the last one, without a word."""
     monkeypatch.setattr(Picking, "pick", lambda *_: picked)
-    with pytest.raises(ValueError, match=r"Picking\.pick must return some of its `clients`, each"):
+    with pytest.raises(
+        ValueError, match=r"Picking\.pick must return a non-empty subset of `clients`, each"
+    ):
         select(make_federation((4,) * 4), Picking(2), 0, 0)
     monkeypatch.setattr(Picking, "pick", lambda *_: [3, 1])
     assert select(make_federation((4,) * 4), Picking(2), 0, 0).tolist() == [3, 1]
@@ -352,5 +354,5 @@ def test_what_is_no_changed_example_is_refused(monkeypatch, changed):
     with pytest.raises(ValueError, match=r"Changing\(\) must return \[\d+, 8, 8, 1\], got "):
         play(FedAvg(**FAST), fed, rounds=1)
     monkeypatch.setattr(Changing, "numbers", 0)
-    with pytest.raises(ValueError, match=r"Changing\.numbers must be 1 at least"):
+    with pytest.raises(ValueError, match=r"Changing\.numbers must be at least 1"):
         Changing()
