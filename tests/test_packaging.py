@@ -61,9 +61,7 @@ def test_every_dependency_is_pinned_once_within_its_bounds():
     names = [name for name, _ in pins()]
     assert len(names) == len(set(names)), "a package is pinned twice"
     versions = dict(pins())
-    assert not Version(versions["torch"]).local, (
-        "a build, where CPU and CUDA wheels are to fit"
-    )
+    assert not Version(versions["torch"]).local, "a build, where CPU and CUDA wheels are to fit"
     for requirement in requirements():
         assert str(requirement.specifier).startswith(">="), f"{requirement}: lower bounds only"
         version = versions.get(canonicalize_name(requirement.name))

@@ -112,7 +112,9 @@ def test_the_loss_that_early_stopping_watches_skips_padding():
     """Two examples with p(y) of 1/2 and 1/8, and a third that is none: log 4."""
     batch = SimpleNamespace(x=None, y=torch.tensor([0, 1, 0]), weight=torch.tensor([1.0, 1.0, 0.0]))
     logp = torch.tensor([[0.5, 0.5], [0.875, 0.125], [0.25, 0.75]]).log()
-    told = SimpleNamespace(shared_forward=lambda *_: None, predict=lambda *_: SimpleNamespace(logp=logp))
+    told = SimpleNamespace(
+        shared_forward=lambda *_: None, predict=lambda *_: SimpleNamespace(logp=logp)
+    )
     assert evaluating.nll(told, None, {}, {}, batch).item() == pytest.approx(math.log(4))
 
 

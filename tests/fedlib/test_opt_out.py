@@ -212,7 +212,10 @@ def test_rows_stay_in_place_and_hold_what_takes_part():
     ]
     assert inside.validation.sizes.tolist() == [6, 0, 6, 6]
     deciding = fed.eval_view()
-    assert deciding is fed.full_view().eval_view() is deciding.eval_view() and deciding.all_data is None
+    assert (
+        deciding is fed.full_view().eval_view() is deciding.eval_view()
+        and deciding.all_data is None
+    )
     assert deciding.participating_view() is inside and deciding.validation.sizes.tolist() == [6] * 4
     assert deciding.train.sizes.tolist() == [11, 6, 6, 7], "who is no member knows all of its own"
     assert not len(inside.train.client(1))

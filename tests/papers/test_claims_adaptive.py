@@ -253,7 +253,10 @@ def test_a_stage_goes_on_with_the_best_of_those_before(monkeypatch):
     monkeypatch.setattr(tuning, "search", found)
     tuned, table = experiments.tune(SETTING, experiments.spaces("standard"), trials=2)
     assert [*seen] == ["local", "global", "gate", "exploration"]
-    assert seen["gate"].first_stage.algorithm.client.lr == 0.01 and seen["gate"].algorithm.gate == LENET
+    assert (
+        seen["gate"].first_stage.algorithm.client.lr == 0.01
+        and seen["gate"].algorithm.gate == LENET
+    )
     assert seen["exploration"].first_stage.algorithm.explore.eps == 0.4
     assert tuned.eps == (0.0, 0.4) and tuned.chooser == tuned.own == tuned.task.model == LENET
     assert (tuned.local.weight_decay, tuned.cluster.lr, tuned.gate.lr) == (0.02, 0.01, 0.01)
