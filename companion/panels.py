@@ -10,7 +10,7 @@ import pandas as pd
 
 from companion.claims import Claim, after_looks
 from companion.diverged import DIVERGED, lost
-from companion.frames import frame_of, together
+from companion.frames import after_round_0, frame_of, run_columns, together
 from companion.inference import LEAST_SEEDS
 from companion.plotting import INITIAL, UNTRAINED, Title, title
 from companion.sections import NothingStored, Run, Section, Setting, has_data
@@ -100,6 +100,16 @@ class Panel:
         places = [c for c in self.untrained.columns if c in self.frame and c not in COLUMNS]
         alone = self.frame[places].isna().any(axis=1)
         return self.frame[~(gone & ~alone | of(self.frame, self.untrained))]
+
+    @property
+    def after_round_0(self) -> "Panel":
+        """The panel as curves show it: where the initial model was kept, the best later one is.
+
+        Still marked as ``initial`` is what began with the initial model and was not trained anew.
+        """
+        zero = self.frame[self.frame["metric"].eq("kept_round") & self.frame["value"].eq(0)]
+        first = of(self.initial, zero[run_columns(zero)])
+        return replace(self, frame=after_round_0(self.frame), initial=self.initial[~first])
 
     @property
     def diverged(self) -> set[str]:

@@ -48,7 +48,7 @@ GAP = 2  # points between numbers on an axis, at least
 # The labels of quantities, whose axes start at 0.
 FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent|least used")
 PART = "FEDLIB_PART"
-UNTRAINED, INITIAL = "did not train", "initial model kept"
+UNTRAINED, INITIAL = "did not train", "from the initial model"
 CROSSES = {UNTRAINED: "x", INITIAL: "+"}  # of marked runs
 REAL = "(standard)", "(paper)"  # the end of a title of real data
 MOST_ABSENT = 8  # methods that a legend lists as missing

@@ -6,7 +6,6 @@ import pandas as pd
 
 from companion import frames
 from companion.panels import Panel
-from companion.plotting import INITIAL
 from companion.trained import of
 from papers.published import published
 from papers.scaled import FEDAVG, LOCAL, MAJORITY
@@ -69,9 +68,8 @@ def beside(table: pd.DataFrame, printed: pd.DataFrame, initial: pd.DataFrame) ->
     said = {}
     for key, rows in table.groupby(["metric", "p", "method"], sort=False):
         kept = int(of(rows, initial).sum())
-        said[key] = frames.stated(rows["value"], known.get(key)) + f" {INITIAL}: {kept}" * (
-            kept > 0
-        )
+        said[key] = frames.stated(rows["value"], known.get(key))
+        said[key] += f" initial model kept: {kept}" * (kept > 0)
     tests = {GLOBAL: "global test", OWN: "local test", HELD: "local validation"}
     wide = pd.Series(said).unstack(sort=False).rename(tests, level=0)
     return wide.rename_axis(["test", "p"]).sort_index().fillna("")
