@@ -164,7 +164,10 @@ def _counts(gaps: pd.DataFrame) -> str:
     table = frames.bands(points, by=cells).assign(std=np.nan, why_not="")
     table["value"] = table["mean"] - gap
     table[["at_hand", "same"]], table[["diverged", "untrained"]] = True, False
-    verdicts = scorecard.judged(table)
+    return _verdicts(scorecard.judged(table))
+
+
+def _verdicts(verdicts: pd.Series) -> str:
     counts = {word: int(verdicts.eq(verdict).sum()) for word, verdict in _WORDS.items()}
     return _listed([f"{count} {word}" for word, count in counts.items() if count])
 
@@ -648,8 +651,7 @@ def line() -> str:
     measured = frames.read_table(file, "table of numbers")["verdict"]
     small = int(measured.eq(OTHER).sum())
     full = len(measured) - small - int(measured.eq(UNTRAINED).sum())
-    near, off = (int(measured.eq(verdict).sum()) for verdict in (AGREES, DIFFERS))
-    agree = f", where {near} agree and {off} differ" if full else ""
+    agree = f", where {_verdicts(measured)}" if full else ""
     tested = claims[claims["verdict"].isin(TESTED)]
     whole = int(tested["tested on"].str.contains("(paper)", regex=False).sum())
     return (
