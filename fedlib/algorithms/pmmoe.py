@@ -43,12 +43,12 @@ class PMMoE(SecondStage):
     The gate sees what the private part is given: features below a head or a vector, the raw image
     below a base, for text the client's own features (A33). Weights are divided by their sum if they
     are to be ``renormalised`` (A32). ``denoise`` is gamma: floor(gamma M) experts are left out, for
-    each client those of the least energy H averaged over its training examples, never its own
-    (A31). ``temperature`` is T. ``own_expert_bias`` adds to the initial bias of the own expert, so
-    that the mixture begins near the client's own prediction: an extension (A42). After FedBABU's
-    ``Local`` stage ``of`` says which base is used: ``FedBABU()`` the server's,
-    ``Personal(local=("base.", "head."))`` the client's own, as released (A43). Play one round with
-    every client (cohort 1.0).
+    each client those of the least confidence H (the negative of their free energy) averaged over
+    its training examples, never its own (A31). ``temperature`` is T. ``own_expert_bias`` adds to
+    the initial bias of the own expert, so that the mixture begins near the client's own prediction:
+    an extension (A42). After FedBABU's ``Local`` stage ``of`` says which base is used:
+    ``FedBABU()`` the server's, ``Personal(local=("base.", "head."))`` the client's own, as released
+    (A43). Play one round with every client (cohort 1.0).
 
     Reference: Feng et al., PM-MoE: mixture of experts on private model parameters for personalized
     federated learning, WWW 2025 (004). Deviation: experts stay as they are, also after FedCP (A41).
@@ -109,7 +109,7 @@ class PMMoE(SecondStage):
         return below_base(net) if self.of.experts == "base." else (net.width,)
 
     def energies(self, fed: Federation, state: State) -> Tensor:
-        """Return every expert's energy score for every client, ``[clients, M]``.
+        """Return every expert's confidence, its negative free energy, by client, ``[clients, M]``.
 
         The mean over its training examples; NaN for a client without any.
         """
@@ -121,7 +121,7 @@ class PMMoE(SecondStage):
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
     def _energy(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return the experts' energy scores, ``[B, M]``."""
+        """Return the experts' confidences, ``[B, M]``."""
         outputs = normalize(self._outputs(net, params, ctx, code), dim=-1)
         own = one_hot(ctx[PLACE], outputs.shape[-2]).to(outputs.dtype)
         mine = (outputs * own.unsqueeze(-1)).sum(-2, keepdim=True)
