@@ -6,7 +6,8 @@ one, or within a margin of zero; that is its criterion. The 95% interval over th
 hold``, and an interval that contains a boundary leaves it ``undecided``. So does a p above
 ``DISCOVERY``: among all that is tested one such interval in twenty would be wrong by chance. Where
 more seeds were run after a look, interval and p are those of as many looks. With fewer than three
-seeds it is ``not tested``, and ``not trained here`` where it hangs on a model that did not train
+seeds it is ``not tested``, and ``not trained here`` where it hangs on a model that did not train,
+that is, of which no evaluation after round 0 is better than round 0 in accuracy
 (`companion.trained`). No claim holds of which every run is the floor: it is ``not at this
 scale``. A number that is the boundary itself in every seed, as the difference of two sides that are
 the same model, is not beyond it: the claim ``does not hold``.
@@ -45,7 +46,8 @@ WORST = (FAILS, OPEN, ELSEWHERE, UNTRAINED, UNTESTED, HOLDS)  # first, where cla
 DEMO = "demo"  # follows the verdict of what was tested on digits
 MARKS = {
     DEMO: "a demonstration on digits, which decides nothing about the paper",
-    ELSEWHERE: "the claim is about training that is longer or larger than what was run",
+    ELSEWHERE: "the claim is about training that is longer or larger than what was run, "
+    "or about experts that specialise more",
     UNTRAINED: "a model that it needs did not train, so nothing is concluded from it",
 }
 PAPER, AUDIT, IDENTITY, OURS = KINDS = ("paper", "audit", "identity", "ours")

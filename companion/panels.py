@@ -10,11 +10,11 @@ import pandas as pd
 
 from companion.claims import Claim, after_looks
 from companion.diverged import DIVERGED, lost
-from companion.frames import frame_of, together
+from companion.frames import after_round_0, frame_of, run_columns, together
 from companion.inference import LEAST_SEEDS
-from companion.plotting import Title, title
+from companion.plotting import INITIAL, UNTRAINED, Title, title
 from companion.sections import NothingStored, Run, Section, Setting, has_data
-from companion.trained import COLUMNS, of, sound, untrained
+from companion.trained import COLUMNS, initial, of, sound, untrained
 from fedlib import data
 from fedlib.algorithms import MajorityClass
 from fedrun import Result, find_result
@@ -30,8 +30,9 @@ class Panel:
     ``trained`` is false when the runs come from the exported results of a larger scale. ``absent``
     are methods that are not in the frame, and why: "2 of 3 seeds", "not trained yet". ``left`` are
     the numbers at which no method of it has trained yet, as "p = 0.4". ``untrained`` are runs of
-    the frame that did not train: method, seed, where they stand, and why. ``rounds`` is how many
-    were asked for in place of the setting's own, 0 for these.
+    the frame that did not train: method, seed, and where they stand; ``initial`` those whose kept
+    model is the initial one. ``rounds`` is how many were asked for in place of the setting's own, 0
+    for these.
     """
 
     dataset: str
@@ -42,6 +43,7 @@ class Panel:
     absent: Mapping[str, str] = field(default_factory=dict)
     left: Sequence[str] = ()
     untrained: pd.DataFrame = field(default_factory=lambda: untrained([]), repr=False)
+    initial: pd.DataFrame = field(default_factory=lambda: initial([]), repr=False)
     rounds: int = 0
 
     @property
@@ -56,7 +58,8 @@ class Panel:
 
     def titled(self, words: str) -> Title:
         """Return the title of a field that shows some of the panel: figures list what it lacks."""
-        return Title(words, {**self.absent, **dict.fromkeys(self.left, NOT_YET)}, self.untrained)
+        marked = {UNTRAINED: self.untrained, INITIAL: self.initial}
+        return Title(words, {**self.absent, **dict.fromkeys(self.left, NOT_YET)}, marked)
 
     @property
     def without(self) -> str:
@@ -76,7 +79,7 @@ class Panel:
         intervals are those of as many looks as the setting says.
         """
         with after_looks(dict(self.setting.looks)):
-            every = sound(lambda frame: judge(frame, *more), self.frame, self.untrained)
+            every = sound(lambda f: judge(f, *more), self.frame, self.untrained, self.initial)
         every = [one.on(self.dataset) for one in every] if self.scale != "quick" else every
         if not self.left:
             return every
@@ -97,6 +100,16 @@ class Panel:
         places = [c for c in self.untrained.columns if c in self.frame and c not in COLUMNS]
         alone = self.frame[places].isna().any(axis=1)
         return self.frame[~(gone & ~alone | of(self.frame, self.untrained))]
+
+    @property
+    def after_round_0(self) -> "Panel":
+        """The panel as curves show it: where the initial model was kept, the best later one is.
+
+        Still marked as ``initial`` is what began with the initial model and was not trained anew.
+        """
+        zero = self.frame[self.frame["metric"].eq("kept_round") & self.frame["value"].eq(0)]
+        first = of(self.initial, zero[run_columns(zero)])
+        return replace(self, frame=after_round_0(self.frame), initial=self.initial[~first])
 
     @property
     def diverged(self) -> set[str]:
@@ -144,8 +157,8 @@ def panels(
         done = iter(sweep([e for _, es in asked for e in es], device=device))
         runs = [(run, [next(done) for _ in es]) for run, es in asked]
         frame = together((run.method, run.where, results) for run, results in runs)
-        gone = untrained(runs)
-        more: dict[str, Any] = {"untrained": gone, "rounds": rounds}
+        more: dict[str, Any] = {"untrained": untrained(runs), "initial": initial(runs)}
+        more |= {"rounds": rounds}
         shown.append(Panel(name, scale, setting, frame, trained=True, **more))
     beside = section.beside if scale == "quick" else ()
     return shown + [p for larger_scale in beside for p in stored(section, every, larger_scale)]
@@ -203,7 +216,7 @@ def stored(
             given_up = {run.method for run, _ in lost(section, scale, name)}
             gone |= {method: DIVERGED for method in gone if method in given_up}
             missing: dict[str, Any] = {"absent": gone, "left": _left(found, there)}
-            missing["untrained"] = untrained(there)
+            missing |= {"untrained": untrained(there), "initial": initial(there)}
             shown.append(Panel(name, scale, setting, frame, trained=False, **missing))
     return shown
 

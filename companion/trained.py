@@ -1,78 +1,77 @@
 """Which runs did not train: nothing is concluded from a model that is no better than none.
 
-A run is untrained if it kept the model that it began with (round 0), if it ended no better than at
-its first evaluation, or no better than a constant: than the majority class on the clients' own
-tests and than chance on those of all classes. So is what stands on such a run. Of first stages that
-train for one round only, as audits of a message do, nothing is expected.
+A run did not train if no evaluation after round 0 is better than round 0, in accuracy on the same
+examples; neither did what stands on such a run. Of second stages, which begin with a trained model,
+and of first stages of one round, as audits of a message have, nothing is expected.
+
+A run that keeps the state with the least validation loss may have kept the initial model although
+it trained: at high rates a model of three times the accuracy can have a larger loss. Such runs
+count like all others, and what is said of them tells that their kept model is the initial one.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from math import inf, nan
+from math import isnan, nan
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from companion.claims import BARELY, BASELINE, UNTESTED, UNTRAINED, Claim
+from companion.claims import BASELINE, UNTESTED, UNTRAINED, Claim
 from companion.sections import Run
-from fedlib import data
 from fedlib.algorithms import MajorityClass
 from fedrun import Experiment, Result, find_result
 
-KEPT, FIRST = "kept round 0", "no better than its first evaluation"
-CONSTANT = "no better than a constant"
-OWN, OTHERS = "test_accuracy", ("balanced_accuracy", "global_accuracy")
-COLUMNS = ("method", "seed", "why")
+ACCURACIES = ("test", "validation", "balanced", "balanced_validation", "global")
+COLUMNS = ("method", "seed")
+INITIAL = "the kept model is the initial one in {} of {} seeds, selected by NLL"
+Runs = Iterable[tuple[Run, Sequence[Result]]]
 
 
-def untrained(runs: Iterable[tuple[Run, Sequence[Result]]]) -> pd.DataFrame:
-    """Return the runs that did not train: method, seed, where they stand, and why."""
+def trained(result: Result) -> bool:
+    """Return whether a run is better after some round than before its first, by any accuracy."""
+    one, pairs = result.experiment, list[tuple[float, float]]()
+    for metric in {f"{of}_accuracy" for of in ACCURACIES} & {*result.logged}:
+        curve = result.curve(metric)
+        first = curve.pop(0, nan)
+        pairs += [(first, value) for value in curve.values() if not isnan(value - first)]
+    exempt = one.first_stage or one.rounds <= 1 or isinstance(one.algorithm, MajorityClass)
+    return bool(exempt) or not pairs or any(value > first for first, value in pairs)
+
+
+def keeps_trained(result: Result) -> bool:
+    """Return whether the state that a run kept is another one than the initial model."""
+    kept = result.curve("kept_round").values() if "kept_round" in result.logged else ()
+    return bool(result.experiment.first_stage) or 0 not in kept
+
+
+def untrained(runs: Runs) -> pd.DataFrame:
+    """Return the runs that did not train, or stand on one: method, seed, and where they stand."""
+    return _without(trained, runs)
+
+
+def initial(runs: Runs) -> pd.DataFrame:
+    """Return in the same form the runs whose kept model is the initial one, or that stand on it."""
+    return _without(keeps_trained, runs)
+
+
+def _without(fine: Callable[[Result], bool], runs: Runs) -> pd.DataFrame:
+    """Return the runs of which some stage is not ``fine``."""
     given = [(run, result) for run, results in runs for result in results]
     known = {result.experiment.key: result for _, result in given}
-    floors = {
-        (r.experiment.task, r.experiment.seed): r.final(OWN)
-        for _, r in given
-        if isinstance(r.experiment.algorithm, MajorityClass)
-    }
 
     @cache
-    def why(stage: Experiment) -> str:
+    def whole(stage: Experiment) -> bool:
         one = known.get(stage.key) or find_result(stage)
-        return why_untrained(one, floors.get((stage.task, stage.seed), nan)) if one else ""
+        return one is None or fine(one)
 
     rows = [
-        {"method": run.method, "seed": result.experiment.seed, **run.where, "why": reason}
+        {"method": run.method, "seed": result.experiment.seed, **run.where}
         for run, result in given
-        if (reason := next(filter(None, map(why, result.experiment.stages)), ""))
+        if not all(map(whole, result.experiment.stages))
     ]
-    return pd.DataFrame(rows, columns=[*{**dict.fromkeys(COLUMNS), **(rows or [{}])[0]}])
-
-
-def why_untrained(result: Result, floor: float = nan) -> str:
-    """Return why a run counts as untrained, by its own stored metrics; "" if it does not.
-
-    ``floor`` is the accuracy of the majority class on the same clients' own tests, NaN if unknown.
-    """
-    one, logged = result.experiment, result.logged
-    if "kept_round" in logged and [*result.curve("kept_round").values()][-1] == 0:
-        return KEPT
-    if one.first_stage or one.rounds <= 1 or isinstance(one.algorithm, MajorityClass):
-        return ""
-    curves = {metric: result.curve(metric) for metric in (OWN, *OTHERS) if metric in logged}
-    ends = dict[str, float]()
-    for metric in curves:
-        with suppress(ValueError):  # not logged of the round that was kept
-            ends[metric] = result.final(metric)
-    ends = {metric: value for metric, value in ends.items() if not np.isnan(value)}
-    if ends and all(value <= curves[metric].get(0, -inf) for metric, value in ends.items()):
-        return FIRST
-    chance = 1 / data.form(one.task.dataset)[1] + BARELY
-    others = [value <= chance for metric, value in ends.items() if metric != OWN]
-    own = [ends[OWN] <= floor + BARELY] if OWN in ends and not np.isnan(floor) else []
-    return CONSTANT if [*others, *own] and all([*others, *own]) else ""
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*COLUMNS])
 
 
 def of(rows: pd.DataFrame, runs: pd.DataFrame, *, anybody: bool = False) -> pd.Series:
@@ -106,7 +105,10 @@ def _stands(rows: pd.DataFrame, place: Mapping[str, Any], anywhere: bool = True)
 
 
 def sound(
-    judge: Callable[[pd.DataFrame], Sequence[Claim]], frame: pd.DataFrame, runs: pd.DataFrame
+    judge: Callable[[pd.DataFrame], Sequence[Claim]],
+    frame: pd.DataFrame,
+    runs: pd.DataFrame,
+    initial: pd.DataFrame,
 ) -> list[Claim]:
     """Return what ``judge`` says of a frame's runs, without those that are untrained (``runs``).
 
@@ -114,12 +116,16 @@ def sound(
     the seeds would be left, without the places at which most did not train, as p = 1. So a mean
     over places is one over the same places in every seed, on both of its sides. It tells what is
     left out, and what all runs give. Where nothing is left, or too few seeds, it is `UNTRAINED`.
+
+    A claim that hangs on runs whose kept model is the ``initial`` one tells of how many seeds. If
+    these make both of its sides the same in every seed, it is not tested.
     """
     every = [*judge(frame)]
-    if not len(runs):
-        return every
-    cut = _Cut(judge, frame, runs)
-    return [cut.sound(claim) for claim in every]
+    cut, kept = (_Cut(judge, frame, some) if len(some) else None for some in (runs, initial))
+    whole = [cut.sound(claim) for claim in every] if cut else every
+    if not kept:
+        return whole
+    return [kept.noted(claim, was) for claim, was in zip(whole, every, strict=True)]
 
 
 class _Cut:
@@ -141,8 +147,7 @@ class _Cut:
 
     def sound(self, claim: Claim) -> Claim:
         """Return a claim as it is without the runs on which it hangs; itself if there are none."""
-        key = _key(claim)
-        hangs = [i for i, less in enumerate(self.less) if not _same(claim, less.get(key))]
+        key, hangs = _key(claim), self.hangs(claim)
         if not hangs or (claim.verdict == UNTESTED and not claim.seeds):
             return claim
         who = ", ".join(dict.fromkeys(m for i in hangs for m in self.runs[i]["method"]))
@@ -159,6 +164,20 @@ class _Cut:
         blank |= {"needed": 0, "values": "", "clear": True}
         left = f"without runs that trained: of {who} some did not"
         return replace(claim, verdict=UNTRAINED, measured=left, **blank)
+
+    def hangs(self, claim: Claim) -> list[int]:
+        """Return on which groups of the runs a claim hangs: it is another one without them."""
+        key = _key(claim)
+        return [i for i, less in enumerate(self.less) if not _same(claim, less.get(key))]
+
+    def noted(self, claim: Claim, was: Claim) -> Claim:
+        """Return a claim with how many seeds kept the initial model; as it ``was`` of all runs."""
+        seeds = {seed for i in self.hangs(was) for seed in self.runs[i]["seed"]}
+        if not seeds or not was.seeds:
+            return claim
+        told = f"{claim.measured}; {INITIAL.format(len(seeds), was.seeds)}"
+        same = claim.seeds and claim.low == claim.high in (claim.least, claim.most)
+        return replace(claim, measured=told, verdict=UNTESTED if same else claim.verdict)
 
     def _plans(self, hangs: Sequence[int]) -> list[tuple[list[int], frozenset[int]]]:
         """Return which places to leave out, and which seeds: the best way first."""

@@ -7,4 +7,16 @@ from .curves import Cell, cumulative, curves, grid, over
 from .matrices import heatmaps, images, label_bars, label_counts, label_sets, partitions
 from .numbers import JUDGED, against_floor, dots, dumbbells, grouped, points, standings, trials
 from .planes import embedding, frontier, plane, versus
-from .style import CALLED, PAGE, Title, findings, ordered, save, save_table, title, use_style
+from .style import (
+    CALLED,
+    INITIAL,
+    PAGE,
+    UNTRAINED,
+    Title,
+    findings,
+    ordered,
+    save,
+    save_table,
+    title,
+    use_style,
+)

@@ -154,7 +154,7 @@ def over(
         for method, runs in moved.groupby("method") if seeds else ():
             colour = style.look_of(str(method))["color"]
             ax.plot(runs[x], runs["value"], ".", color=colour, alpha=0.45, ms=6, zorder=1.8)
-        style.mark_untrained(ax, name, moved, x, "value")
+        style.mark(ax, name, moved, x, "value")
         hollow(ax, (printed or {}).get(name, numbers[:0]), x, "value")
         if level is not None:
             ax.axhline(level, **style.MARK)

@@ -44,11 +44,11 @@ def plane(
             form = style.form_of(str(method))
             ax.plot(rows["mean_x"], rows["mean_y"], form, color=colour, label=method, ms=5)
             mine = numbers[(numbers["method"] == method) & numbers["metric"].isin([x, y])]
-            places = {"seed", by, *style.untrained_of(name, mine)[1]} - {"method"}
-            of = [*sorted(places), "metric"]
+            places = {str(c) for runs in style.marked(name).values() for c in runs if c in mine}
+            of = [*sorted({"seed", by, *places} - {"method"}), "metric"]
             runs = mine.groupby(of, dropna=False)["value"].mean().unstack().reset_index()
             ax.plot(runs[x], runs[y], ".", color=colour, alpha=0.4, markersize=3)
-            style.mark_untrained(ax, name, runs.assign(method=method), x, y)
+            style.mark(ax, name, runs.assign(method=method), x, y)
         theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, by)
         hollow(ax, theirs, "mean_x", "mean_y")
         if len(floor):  # a single point would be a line without length

@@ -48,7 +48,8 @@ GAP = 2  # points between numbers on an axis, at least
 # The labels of quantities, whose axes start at 0.
 FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent|least used")
 PART = "FEDLIB_PART"
-UNTRAINED = "did not train"
+UNTRAINED, INITIAL = "did not train", "from the initial model"
+CROSSES = {UNTRAINED: "x", INITIAL: "+"}  # of marked runs
 REAL = "(standard)", "(paper)"  # the end of a title of real data
 MOST_ABSENT = 8  # methods that a legend lists as missing
 What = TypeVar("What")
@@ -57,25 +58,25 @@ What = TypeVar("What")
 class Title(str):
     """The title of a field, and what a figure marks in it.
 
-    ``absent`` tells by method why it is not there, as "2 of 3 seeds"; ``untrained`` are runs that
-    did not train: method, seed, and where they stand.
+    ``absent`` tells by method why it is not there, as "2 of 3 seeds"; ``marked`` has by what is
+    said of runs, as of those that did not train, their method, seed, and where they stand.
     """
 
     absent: Mapping[str, str]
-    untrained: pd.DataFrame
+    marked: Mapping[str, pd.DataFrame]
 
     def __new__(
-        cls, text: str, absent: Mapping[str, str] | None = None, untrained: Any = None
+        cls, text: str, absent: Mapping[str, str] | None = None, marked: Any = None
     ) -> "Title":
         """Return a title; what is added to it is still the title of the same field."""
         made = super().__new__(cls, text)
         made.absent = absent or {}
-        made.untrained = pd.DataFrame() if untrained is None else untrained
+        made.marked = marked or {}
         return made
 
     def __add__(self, more: str) -> "Title":
         """Return the title followed by more words."""
-        return Title(super().__add__(more), self.absent, self.untrained)
+        return Title(super().__add__(more), self.absent, self.marked)
 
 
 def use_style() -> None:
@@ -218,10 +219,10 @@ def findings(
 
 def _sound(name: str, rows: pd.DataFrame) -> pd.DataFrame:
     """Return a field's rows without pairs of which one run did not train; ``name`` is its title."""
-    gone, keys = untrained_of(name, rows)
+    gone = marked(name).get(UNTRAINED, rows[:0])
     if not len(gone):
         return rows
-    keys = [key for key in keys if key != "method"]
+    keys = [key for key in gone.columns if key in rows and key != "method"]
     left = rows.merge(gone[keys].drop_duplicates(), on=keys, how="left", indicator=True)
     return rows[left["_merge"].eq("left_only").to_numpy()]
 
@@ -238,23 +239,21 @@ def _at_the_end(rows: pd.DataFrame, x: str, least: int) -> tuple[pd.DataFrame, f
     return rows[place == last], last
 
 
-def untrained_of(name: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return the runs of a field that did not train, and the columns of ``rows`` that tell which.
+def marked(name: str) -> Mapping[str, pd.DataFrame]:
+    """Return the runs of a field that are marked; ``name`` is its title, which knows a panel's."""
+    return getattr(name, "marked", {})
 
-    ``name`` is the field's title, which knows them if it is a panel's.
+
+def mark(ax: Axes, name: str, rows: pd.DataFrame, x: str, y: str) -> None:
+    """Mark those runs of a field of which something is to be said, behind its means.
+
+    ``name`` is its title; ``rows`` have columns method, seed, x, y, and places of runs.
     """
-    runs = getattr(name, "untrained", pd.DataFrame())
-    return runs, [c for c in runs.columns if c in rows and c != "why"]
-
-
-def mark_untrained(ax: Axes, name: str, rows: pd.DataFrame, x: str, y: str) -> None:
-    """Cross out the runs of a field that did not train, behind its means; ``name`` is its title.
-
-    ``rows`` have columns method, seed, x, y, and places of runs.
-    """
-    runs, keys = untrained_of(name, rows)
-    if len(runs) and len(gone := rows.merge(runs[keys].drop_duplicates(), on=keys)):
-        ax.plot(gone[x], gone[y], "x", color="black", ms=6, zorder=1.9, label=UNTRAINED)
+    for label, runs in marked(name).items():
+        keys = [c for c in runs.columns if c in rows]
+        if len(runs) and len(some := rows.merge(runs[keys].drop_duplicates(), on=keys)):
+            look: Style = {"color": "black", "ms": 6, "zorder": 1.9, "label": label}
+            ax.plot(some[x], some[y], CROSSES[label], **look)
 
 
 def parted(frame: pd.DataFrame, column: str = "method") -> tuple[pd.DataFrame, pd.DataFrame]:

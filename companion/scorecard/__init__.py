@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ WITH_NUMBERS = [scale for scale in LARGEST_FIRST if scale != "quick"]
 BALANCED = "balanced_accuracy"  # of all classes alike, and on no client's own test
 ORDERED = "closer to the published order than chance"
 TEXTS = ("group", "family", "scale", "notebook", "key", "device", "commit")
-MEASURED = ("mean", "low", "high", "seeds", "values", "same", "diverged", "untrained", *TEXTS)
+MARKS = ("same", "diverged", "untrained")
+MEASURED = ("mean", "low", "high", "seeds", "values", *MARKS, "initial", *TEXTS)
 
 
 def write(registry: Registry) -> tuple[Path, pd.DataFrame, pd.DataFrame]:
@@ -93,10 +94,10 @@ def numbers(registry: Registry) -> pd.DataFrame:
     label on the paper's own partition; NaN elsewhere), mean, low, high (95% over seeds, in
     percent), seeds, values (by seed), same (whether the run is planned at the papers' own scale),
     diverged (whether it has no seeds because a run did), untrained (whether a run of it is, see
-    `companion.trained`), group (of numbers that are ranked
-    together) and family, scale, notebook, key (of the first seed's run), its device and commit,
-    why_not, at_hand, gap (mean - value), repeats (whether an earlier row is the same number) and
-    verdict.
+    `companion.trained`), initial (of how many runs the kept model is the initial one), group (of
+    numbers that are ranked together) and family, scale, notebook, key (of the first seed's run),
+    the devices that trained it and its commit, why_not, at_hand, gap (mean - value), repeats
+    (whether an earlier row is the same number) and verdict.
     """
     table = registry.published().set_index("row", drop=False)
     rows = [row for item in registry.tables for row in _measured(item)]
@@ -106,9 +107,8 @@ def numbers(registry: Registry) -> pd.DataFrame:
     table = table.assign(floor=of_rows(registry)).join(found)
     why, at_hand = table.pop("why_not"), ~table.index.isin(not_at_hand(registry))
     table = table.assign(why_not=why, at_hand=at_hand)
-    table = table.fillna({"seeds": 0} | dict.fromkeys(TEXTS, ""))
-    marks = ["same", "diverged", "untrained"]
-    table[marks] = table[marks].eq(True)
+    table = table.fillna({"seeds": 0, "initial": 0} | dict.fromkeys(TEXTS, ""))
+    table[[*MARKS]] = table[[*MARKS]].eq(True)
     table["group"] = table["group"].where(table["group"].ne(""), table["table_or_figure"])
     # Published in percent; what is measured are fractions.
     ends = ["mean", "low", "high"]
@@ -207,10 +207,18 @@ def _row(
     found |= {"group": ", ".join(group), "family": item.family(str(row.get("method", "")))}
     found |= {"scale": panel.scale, "notebook": item.notebook}
     found["untrained"] = bool(trained.of(runs, panel.untrained).any())
+    found["initial"] = int(trained.of(runs, panel.initial).sum())
     if result := _result_of(item, panel, runs):
-        made = {name: result.provenance.get(name, "") for name in ("device", "commit")}
+        commit = result.provenance.get("commit", "")
+        made = {"device": devices(result.provenance), "commit": commit}
         found |= {"key": result.experiment.key, **made, "same": _bare(result.experiment) in theirs}
     return found
+
+
+def devices(made: Mapping[str, Any]) -> str:
+    """Return the devices that trained a run, in their order: it may have been moved."""
+    parts = made.get("segments") or [made]
+    return ", then ".join(dict.fromkeys(part["device"] for part in parts if "device" in part))
 
 
 def _result_of(item: PublishedTable, panel: Panel, measured: pd.DataFrame) -> Result | None:

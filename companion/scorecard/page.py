@@ -11,6 +11,7 @@ import pandas as pd
 from companion import plotting
 from companion.claims import DISCOVERY, FAILS, HOLDS, MARKS, OPEN, UNTRAINED, shown
 from companion.inference import LEAST_SEEDS
+from companion.trained import INITIAL
 
 POINTS, WIDEST = 2.0, 3.0  # percentage points: the margin of agreement, the widest half interval
 AGREES, DIFFERS, IMPRECISE, OTHER = "agrees", "differs", "imprecise", "other scale"
@@ -128,7 +129,10 @@ def _numbers(numbers: pd.DataFrame) -> str:
     texts["notebook"] = numbers["notebook"].map(_notebook)
     why = numbers["why_not"].map(lambda text: f": {escape(text)}" if text else "")
     again = numbers["repeats"].map({True: " (printed before)", False: ""})
-    return _table(texts.assign(verdict=numbers["verdict"].map(_verdict) + why + again), "numbers")
+    counts = numbers[["initial", "seeds"]].astype(int).to_numpy()
+    initial = [f"; {INITIAL.format(*of)}" if of[0] else "" for of in counts]
+    verdicts = numbers["verdict"].map(_verdict) + why + again + initial
+    return _table(texts.assign(verdict=verdicts), "numbers")
 
 
 def _table(shown: pd.DataFrame, name: str = "") -> str:

@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
 import tomllib
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -384,7 +386,7 @@ class Machines:
     def start(self, name, *words):
         with (self.home / f"{name}.log").open("w", encoding="utf-8") as log:
             how = {"stdout": log, "stderr": log, "env": self.environment(name)}
-            self.started.append(subprocess.Popen([*words], **how))
+            self.started.append(subprocess.Popen([*words], **how, start_new_session=True))
 
     def begin(self):
         address = "--host", "127.0.0.1", "--port"
@@ -409,8 +411,11 @@ class Machines:
     def end(self):
         for process in reversed(self.started):
             process.terminate()
-        for process in self.started:
-            process.wait(30)
+        for process in self.started:  # and what they have started, however slow the machine is
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.slow

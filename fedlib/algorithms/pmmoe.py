@@ -61,7 +61,7 @@ class PMMoE(Finetuning):
         renormalised: whether the weights of these k are divided by their sum (A32).
             Default: False.
         denoise: gamma, at least 0 and below 1. For each client floor(gamma M) experts are left
-            out: those with the least energy H, averaged over the client's training examples, but
+            out: those with the least confidence H, the negative of their free energy, averaged over the client's training examples, but
             never its own (A31). Default: 0.
         temperature: T of the energy, above 0. Default: 1.0.
         own_expert_bias: added to the gate's initial bias for the client's own expert, so that the
@@ -136,7 +136,9 @@ class PMMoE(Finetuning):
         return below_base(net) if self.of.experts == "base." else (net.width,)
 
     def energies(self, fed: Federation, state: State) -> Tensor:
-        """Return the energy of every expert for every client, ``[clients, M]``.
+        """Return the confidence of every expert for every client, ``[clients, M]``.
+
+        It is the negative of the free energy.
 
         It is the mean over the client's training examples, NaN without any.
         """
@@ -148,7 +150,7 @@ class PMMoE(Finetuning):
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
     def _energy(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return the energies of the experts for each example, ``[B, M]``."""
+        """Return the confidences of the experts for each example, ``[B, M]``."""
         outputs = normalize(self._outputs(net, params, ctx, code), dim=-1)
         own = one_hot(ctx[PLACE], outputs.shape[-2]).to(outputs.dtype)
         mine = (outputs * own.unsqueeze(-1)).sum(-2, keepdim=True)

@@ -395,12 +395,12 @@ def by_choice(differences: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def ranks(energies: np.ndarray) -> np.ndarray:
-    """Return each client's experts by rank, 0 for the least energy and 1 for the most."""
+    """Return each client's experts by rank, 0 for the least confidence and 1 for the most."""
     return (stats.rankdata(energies, axis=1) - 1) / (energies.shape[1] - 1)
 
 
 def told(energies: Mapping[float, np.ndarray], dimensions: int) -> pd.DataFrame:
-    """Return what the energy scores ``[clients, M]`` of each temperature T say, a row each.
+    """Return what the confidences ``[clients, M]`` of each temperature T say, a row each.
 
     "T log D" is what every score has, whatever the expert; "spread" is what is left, the mean over
     clients of the standard deviation over experts; "order as at T = ..." the mean over clients of
@@ -428,7 +428,7 @@ def at_random(dimensions: int) -> np.ndarray:
 
 
 def like_the_cosine(dimensions: Sequence[int], ts: Sequence[float]) -> pd.DataFrame:
-    """Return the rank correlation of energies of random outputs with the cosine.
+    """Return the rank correlation of the confidences of random outputs with the cosine.
 
     Columns method ("D = 10"), seed (the client), T, value.
     """

@@ -6,6 +6,7 @@ import pandas as pd
 
 from companion import frames
 from companion.panels import Panel
+from companion.trained import of
 from papers.published import published
 from papers.scaled import FEDAVG, LOCAL, MAJORITY
 
@@ -58,11 +59,17 @@ def printed(paper: str = "001", dataset: str = "") -> pd.DataFrame:
     return rows[[*columns, "value", "row"]].reset_index(drop=True)
 
 
-def beside(table: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
-    """Return Table 1: by test and p, every method's mean and interval, published in brackets."""
+def beside(table: pd.DataFrame, printed: pd.DataFrame, initial: pd.DataFrame) -> pd.DataFrame:
+    """Return Table 1: by test and p, every method's mean and interval, published in brackets.
+
+    And of how many runs the kept model is the ``initial`` one, or stands on it.
+    """
     known = printed.set_index(["metric", "p", "method"])["value"].to_dict()
-    groups = table.groupby(["metric", "p", "method"], sort=False)["value"]
-    said = {key: frames.stated(values, known.get(key)) for key, values in groups}
+    said = {}
+    for key, rows in table.groupby(["metric", "p", "method"], sort=False):
+        kept = int(of(rows, initial).sum())
+        said[key] = frames.stated(rows["value"], known.get(key))
+        said[key] += f" initial model kept: {kept}" * (kept > 0)
     tests = {GLOBAL: "global test", OWN: "local test", HELD: "local validation"}
     wide = pd.Series(said).unstack(sort=False).rename(tests, level=0)
     return wide.rename_axis(["test", "p"]).sort_index().fillna("")
@@ -100,9 +107,10 @@ def of_fedavg(table: pd.DataFrame, metric: str, over: str) -> pd.DataFrame:
 def tried(frame: pd.DataFrame) -> pd.DataFrame:
     """Return FedAvg's accuracy on balanced validation examples by learning rate (Fig. 2).
 
-    Columns method (the majority fraction: "p = 0.6"), seed, lr, value.
+    It is that of the round with the least validation loss, the initial model aside. Columns method
+    (the majority fraction: "p = 0.6"), seed, lr, value.
     """
-    table = frames.ended(frame, "balanced_validation_accuracy")
+    table = frames.ended(frames.after_round_0(frame), "balanced_validation_accuracy")
     return table.assign(method=table["p"].map("p = {:g}".format))[["method", "seed", "lr", "value"]]
 
 

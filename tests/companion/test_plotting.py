@@ -185,8 +185,8 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     ends = pd.DataFrame(wide, columns=["method", "seed", "value"])
     found = plotting.findings({"here": ends}, "a", "b", "")
     assert found.endswith(", 100.0], 3 seeds"), "an interval ends where points do, as in claims"
-    gone = pd.DataFrame([("b", 0, "no")], columns=["method", "seed", "why"])
-    trained = {style.Title("here", untrained=gone): table}
+    gone = pd.DataFrame([("b", 0)], columns=["method", "seed"])
+    trained = {style.Title("here", marked={style.UNTRAINED: gone}): table}
     assert plotting.findings(trained, "a", "b") == ""  # two of three seeds are left
     # Where nothing is told a heading does not end with what leads to it.
     assert plotting.findings(trained, "a", "b", start="At last, ") == ""
@@ -195,10 +195,10 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     figure, _ = plotting.curves({"here": curve(a=0.5)}, ylabel="y", heading="here, S = 0: \n")
     assert figure.get_suptitle() == "here, S = 0"
     late = table.assign(seed=table["seed"] + 3)
-    trained = {style.Title("here", untrained=gone): pd.concat([table, late])}
+    trained = {style.Title("here", marked={style.UNTRAINED: gone}): pd.concat([table, late])}
     assert plotting.findings(trained, "a", "b").endswith(", 5 seeds")
-    gone = pd.DataFrame({"method": "b", "seed": range(4), "round": 1, "why": "no"})
-    trained = {style.Title("here", untrained=gone): pd.concat([table, late])}
+    gone = pd.DataFrame({"method": "b", "seed": range(4), "round": 1})
+    trained = {style.Title("here", marked={style.UNTRAINED: gone}): pd.concat([table, late])}
     assert plotting.findings(trained, "a", "b").endswith(", 6 seeds")  # at round 0
 
 
@@ -258,8 +258,11 @@ def test_noise_about_a_level_is_not_stretched_to_the_height_of_a_field():
 def test_a_run_is_crossed_only_where_it_stands():
     rows = [("a", seed, q, 0.2, m, 0.5) for seed in range(3) for q in (0.0, 0.9) for m in "xy"]
     table = pd.DataFrame(rows, columns=["method", "seed", "q", "p", "metric", "value"])
-    gone = pd.DataFrame([("a", 0, 0.9, 0.2, "no")], columns=["method", "seed", "q", "p", "why"])
-    fields = {style.Title(f"q = {q:g}", untrained=gone): rows for q, rows in table.groupby("q")}
+    gone = pd.DataFrame([("a", 0, 0.9, 0.2)], columns=["method", "seed", "q", "p"])
+    fields = {
+        style.Title(f"q = {q:g}", marked={style.UNTRAINED: gone}): rows
+        for q, rows in table.groupby("q")
+    }
     figure, _ = plotting.plane(fields, x="x", y="y", by="p")
     crosses = [[line for line in ax.lines if line.get_marker() == "x"] for ax in figure.axes[:2]]
     assert [len(each) for each in crosses] == [0, 1]
@@ -291,8 +294,10 @@ def test_the_ends_of_a_curve_have_their_values_and_crosses_lie_behind_means():
     ps = 0.2, 0.6, 1
     rows = [("a", s, p, m, p * (m == "x")) for s in range(3) for p in ps for m in "xy"]
     table = pd.DataFrame(rows, columns=["method", "seed", "p", "metric", "value"])
-    gone = pd.DataFrame([("a", 0, 1.0, "no")], columns=["method", "seed", "p", "why"])
-    figure, _ = plotting.plane({style.Title("here", untrained=gone): table}, x="x", y="y", by="p")
+    gone = pd.DataFrame([("a", 0, 1.0)], columns=["method", "seed", "p"])
+    figure, _ = plotting.plane(
+        {style.Title("here", marked={style.UNTRAINED: gone}): table}, x="x", y="y", by="p"
+    )
     (ax,) = figure.axes
     assert [text.get_text() for text in ax.texts] == ["0.2", "1"]
     (cross,) = [line for line in ax.lines if line.get_marker() == "x"]

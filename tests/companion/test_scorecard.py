@@ -46,6 +46,15 @@ def test_a_number_is_judged_by_the_stated_rule(case):
     assert judged(one.assign(why_not="no")).item() == NO
 
 
+def test_a_run_that_was_moved_is_of_all_its_devices():
+    """Its last segment alone was shown: 94% of a run was another machine's."""
+    parts = [{"device": "NVIDIA H200"}, {"device": "NVIDIA H200"}, {"device": "x86_64"}]
+    made = {"device": "x86_64", "segments": parts}
+    assert scorecard.devices(made) == "NVIDIA H200, then x86_64"
+    assert scorecard.devices({"device": "x86_64", "segments": []}) == "x86_64"
+    assert scorecard.devices({"commit": "abc"}) == ""
+
+
 def test_orders_are_judged_within_families_and_against_all_tables():
     names = ["table_or_figure", "group", "family", "value", "mean"]
     places = [(item, p, f) for item in "xyz" for p in ("p = 1", "p = 2") for f in "ab"]
@@ -113,17 +122,17 @@ def test_what_a_table_prints_is_what_its_section_can_measure():
             assert known <= bare, (item.notebook, known - bare)
 
 
-def stored(section, dataset, name, accuracy, scale="standard", kept=None):
+def stored(section, dataset, name, accuracy, scale="standard", kept=None, first=0.1):
     """Export made-up runs, a client with that accuracy; return their keys.
 
-    ``kept`` is the round whose model they kept.
+    ``kept`` is the round whose model they kept, ``first`` the initial model's accuracy.
     """
     made = []
     for experiment in section.experiments(scale, dataset, name):
         value = accuracy + 0.01 * (experiment.seed - 1)
         rows = [(0, "examples", 0, -1, "", 10.0)]
         for metric in ("test_accuracy", "validation_accuracy"):
-            rows.append((experiment.rounds, metric, 0, -1, "", value))
+            rows += [(t, metric, 0, -1, "", v) for t, v in ((0, first), (experiment.rounds, value))]
         rows += [(experiment.rounds, "kept_round", -1, -1, "", kept)] * (kept is not None)
         metrics = pa.Table.from_pandas(pd.DataFrame(rows, columns=COLUMNS), preserve_index=False)
         made.append(Result(experiment, metrics, {"commit": "abc"}))
@@ -134,7 +143,8 @@ def stored(section, dataset, name, accuracy, scale="standard", kept=None):
 def test_a_stored_run_is_joined_with_the_number_it_measures():
     keys = stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.9)
     stored(FOURTEEN, "cifar10", "FedAvg, S = 0", 0.3)
-    stored(FOURTEEN, "cifar10", "FedProx, S = 0", 0.3, kept=0)
+    stored(FOURTEEN, "cifar10", "FedProx, S = 0", 0.3, first=0.4)
+    stored(FOURTEEN, "cifar10", "MOON, S = 0", 0.3, kept=0)
     found = numbers(ONE)
     assert len(found) == len(published())
     one = found[found["paper"].str.startswith("004") & found["table_or_figure"].eq("Table 1")]
@@ -151,6 +161,11 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
     assert row["notebook"] == "12_fourteen_baselines"
     assert row["key"] == keys[0]
     assert one.loc["DBE", "verdict"] == NEVER and one.loc["FedProx", "verdict"] == UNTRAINED
+    # Its kept model is the initial one, although it trained: it counts, and that is told.
+    moon = one.loc["MOON"]
+    assert (moon["verdict"], moon["initial"]) == (OTHER, 3)
+    shown = page._numbers(one.reset_index())
+    assert shown.count("the kept model is the initial one in 3 of 3 seeds, selected by NLL") == 1
     for dataset, verdict in {"Cifar100": ABSENT, "TINY": ABSENT, "AGNews": NEVER}.items():
         rows = found[found["dataset"].eq(dataset) & found["table_or_figure"].eq("Table 1")]
         rows = rows[rows["paper"].str.startswith("004")]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from matplotlib import pyplot as plt
 
-from companion.claims import HOLDS, OURS, PAPER, Claim
+from companion.claims import HOLDS, OURS, PAPER, Claim, judge
 from companion.frames import matrix, together
 from companion.panels import Panel, comparable, having, panels, several, stored
 from companion.plotting import curves
@@ -135,6 +135,17 @@ def test_what_a_paper_says_of_one_data_set_is_ours_on_another():
         kinds[at[0]] = told.kind, told.quote
     theirs = dict.fromkeys(("digits", "cifar10"), (PAPER, "it falls"))
     assert kinds == theirs | {"cifar100": (OURS, "")}
+
+
+def test_a_panel_is_judged_with_the_looks_of_its_setting():
+    """Four seeds after a look at three; nobody looked at three before."""
+    setting = replace(SPECIALISTS.settings("quick")["digits"], looks=((4, 2),))
+    values = {0: 0.011, 1: 0.014, 2: 0.018, 3: 0.015}
+    panel = Panel("digits", "quick", setting, pd.DataFrame(), trained=False)
+    for seeds, looks in ((4, 2), (3, 1)):
+        some = {seed: values[seed] for seed in range(seeds)}
+        (told,) = panel.judged(lambda frame, some=some: [judge("a", "b", some, 0.0)])
+        assert told.p == pytest.approx(looks * judge("a", "b", some, 0.0).p)
 
 
 def found_of(stored, methods=("FedAvg", "Mixture"), places=(0.3, 0.7), asked=5):

@@ -114,7 +114,10 @@ def test_how_far_fedavg_is_from_print_is_a_mean_over_tests_and_p():
     assert analysis.distances(gaps) == pytest.approx({0: 0.5 / 3, 1: 0.56 / 3})
 
 
-@pytest.mark.parametrize(("near", "which"), [(0.3, "latter"), (0.1, "former"), (0.2, "neither")])
+BY_NAME = [(0.3, "the last client's model are"), (0.1, "the average's are"), (0.2, "neither are")]
+
+
+@pytest.mark.parametrize(("near", "which"), BY_NAME)
 def test_which_fedavg_is_printed_follows_the_runs(monkeypatch, near, which):
     """The average is 20 points above what is printed, the last client's as far or not below it.
 
@@ -133,7 +136,8 @@ def test_which_fedavg_is_printed_follows_the_runs(monkeypatch, near, which):
     monkeypatch.setattr(findings, "panels", lambda s, scale: {"cifar10": tables[s]})
     monkeypatch.setattr(analysis, "of_panel", lambda panel: panel.table)
     found = findings._printed_fedavg()
-    assert which in found["which"] and found["described"] == "20.0" and "1" not in found["ps"]
+    assert f"{which} nearer" in found["which"]
+    assert found["described"] == "20.0" and "1" not in found["ps"]
     assert found["released"] == f"{100 * abs(near - 0.4):.1f}"
     monkeypatch.setattr(findings, "panels", lambda s, scale: {})
     with pytest.raises(Missing):
@@ -170,9 +174,10 @@ def test_measured_stands_beside_published():
     first = news[news["method"] == FEDAVG].set_index("p")["value"]
     assert first[0.5] == 0.8031 and first[0.7] == pytest.approx(7.6 * 0.1042, abs=1e-3)
     assert len(analysis.printed("002")) == 12
-    table = analysis.beside(table_of(PUBLISHED, ps=(0.25, 0.3)), CIFAR10)
+    kept = pd.DataFrame({"method": [MIXTURE] * 2, "seed": [0, 2], "p": [0.3] * 2})
+    table = analysis.beside(table_of(PUBLISHED, ps=(0.25, 0.3)), CIFAR10, kept)
     assert table.loc[("global test", 0.3), FEDAVG] == "0.401 ± 0.002 (3) [0.426]"
-    assert table.loc[("local test", 0.3), MIXTURE].endswith("[0.439]")
+    assert table.loc[("local test", 0.3), MIXTURE].endswith("[0.439] initial model kept: 2")
     assert table.loc[("local test", 0.25), LOCAL] == "0.501 ± 0.002 (3)"
 
 

@@ -71,8 +71,17 @@ def test_runs_of_a_few_methods_over_the_papers_rounds_decide_what_is_about_these
     panel = SimpleNamespace(name="Digits", frame=logged(rows))
     ((name, every),) = claims.over_rounds([panel], lambda _: judge()).items()
     assert name == f"Digits, {rounds:,} rounds"
-    # One-hot and alive; H(q) keeps all of log 2; behind the ensemble; there is no FedAvg.
-    assert initials(every) == "hhhd" and len(judge()) == 8
+    # One-hot out of phi's reach, alive; H(q) keeps all of log 2; behind the ensemble; no FedAvg.
+    assert initials(every) == "ehhd" and len(judge()) == 8
+
+
+def test_no_row_of_q_is_closer_to_one_hot_than_its_logits_have_moved():
+    """By hand: logits of 2 and -2 over four experts give q = .948 and three times .017."""
+    q = np.exp([2, -2, -2, -2]) / np.exp([2, -2, -2, -2]).sum()
+    assert q[0] == pytest.approx(0.948, abs=5e-4)
+    assert claims.least_entropy(2.0, 4) == pytest.approx(-(q * np.log(q)).sum() / np.log(4))
+    assert claims.least_entropy(0.0, 4) == pytest.approx(1.0)
+    assert claims.least_entropy(9.0, 4) < 1e-6  # 300 rounds at 0.03
 
 
 @pytest.mark.parametrize(("early", "fedmix", "expected"), [(3.9, 3.0, "hh"), (4.0, 4.0, "du")])
@@ -205,13 +214,16 @@ PULL = (0.0, 0.004, 0.001)  # of a seed, shared by all methods
 OWN = {FEDAVG: 0, BIASED: 0.0005, BY_LABEL: 0.0003, BY_ANGLE: 0.0007}  # ... and of a method
 
 
-def rotated(*last, q=0.99, seeds=3, **more):
-    """Runs with these last accuracies in the order of ``OWN``; mixtures have a sharp q over two."""
+def rotated(*last, q=0.99, seeds=3, rounds=2000, **more):
+    """Runs with these last accuracies in the order of ``OWN``; mixtures have a sharp q over two.
+
+    Of as many rounds as the paper's are read to be, or fewer.
+    """
     rows = []
     for method, accuracy in {**dict(zip(OWN, last, strict=False)), **more}.items():
         for seed in range(seeds):
             end = accuracy + PULL[seed] + OWN[method] * seed
-            for t, value in ((0, 0.1), (10, end)):
+            for t, value in ((0, 0.1), (rounds, end)):
                 rows += [told(method, seed, t, "test_accuracy", value, client=i) for i in range(2)]
                 if method in (BY_ANGLE, BY_LABEL):
                     entropy = -(q * np.log(q) + (1 - q) * np.log(1 - q))
@@ -302,6 +314,12 @@ def test_three_ways_to_test():
     assert [*fields] == [f"here\n{way}" for way in analysis.WAYS]
     assert {*fields[f"here\n{analysis.BEFORE}"]["method"]} == {FEDAVG, FEDMIX}
     assert initials(claims.joining_claims(joining(), classes=10)) == "hhh"
+    # Said of experts that specialise: q keeps 0.88 of the largest entropy, or 0.02.
+    for kept, third in ((0.88, "e"), (0.02, "h")):
+        q = [told(FEDMIX, s, 600, "q_entropy", kept * np.log(2)) for s in range(3)]
+        q += [row for s in range(3) for row in posterior(FEDMIX, s, [[0.5, 0.5]], 600)]
+        tested = claims.joining_claims(pd.concat([joining(), logged(q)]), classes=10)
+        assert initials(tested) == "hh" + third
     missing = analysis.first_stage("quick", "two_class_digits")
     assert missing.empty
     assert {*analysis.three_ways(joining(), missing)["way"]} == {analysis.BEFORE, analysis.AFTER}

@@ -1,8 +1,11 @@
 """What notebooks open with: sentences written by hand, whose numbers are computed."""
 
+import ast
 import re
 from dataclasses import replace
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from companion.claims import ELSEWHERE, OPEN, UNTESTED, Claim, judge
@@ -85,6 +88,28 @@ def test_every_notebook_opens_with_its_own_sentences():
         assert all(ROWS[path.name[:2]][k] for k in WRITTEN)
     readme = (paths.ROOT / "README.md").read_text()
     assert all(readme.count(mark) == 2 for mark in findings.MARKS)
+
+
+def test_what_is_filled_into_sentences_names_its_sides():
+    """ "The latter is nearer" was filled into a sentence with the sides the other way round."""
+    for module in (findings, short):
+        strings = [
+            node.value
+            for node in ast.walk(ast.parse(Path(module.__file__).read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        by_place = re.compile(r"\b(former|latter|(the )?(first|second) (one )?is)\b")
+        assert not [s for s in strings if by_place.search(s)], module.__name__
+
+
+def test_a_claim_that_was_not_tested_is_at_no_scale(monkeypatch):
+    rows = [("holds", "(paper)"), ("not tested", "(paper)"), ("undecided", "(standard)")]
+    claims = pd.DataFrame(rows, columns=["verdict", "tested on"]).assign(counted=True)
+    monkeypatch.setattr(findings.scorecard, "collected", lambda: claims)
+    monkeypatch.setenv("FEDLIB_FIGURES", str(paths.ROOT / "figures"))
+    assert (
+        findings.line().startswith("Of 2 tests") and ", 1 of them at a paper's" in findings.line()
+    )
 
 
 @pytest.mark.slow
