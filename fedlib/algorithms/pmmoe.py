@@ -61,8 +61,8 @@ class PMMoE(Finetuning):
         renormalised: whether the weights of these k are divided by their sum (A32).
             Default: False.
         denoise: gamma, at least 0 and below 1. For each client floor(gamma M) experts are left
-            out: those with the least confidence H, the negative of their free energy, averaged over the client's training examples, but
-            never its own (A31). Default: 0.
+            out: those with the least confidence H, the negative of their free energy, averaged
+            over the client's training examples, but never its own (A31). Default: 0.
         temperature: T of the energy, above 0. Default: 1.0.
         own_expert_bias: added to the gate's initial bias for the client's own expert, so that the
             mixture starts near the client's own prediction; an extension (A42). Default: 0.
@@ -138,9 +138,7 @@ class PMMoE(Finetuning):
     def energies(self, fed: Federation, state: State) -> Tensor:
         """Return the confidence of every expert for every client, ``[clients, M]``.
 
-        It is the negative of the free energy.
-
-        It is the mean over the client's training examples, NaN without any.
+        The confidence is the negative of the free energy. It is the mean over the client's training examples, NaN without any.
         """
         each_example = tabulate(fed, self, state, fed.train, self._energy)
         sizes = fed.train.offsets[1]
