@@ -138,7 +138,8 @@ class PMMoE(Finetuning):
     def energies(self, fed: Federation, state: State) -> Tensor:
         """Return the confidence of every expert for every client, ``[clients, M]``.
 
-        The confidence is the negative of the free energy. It is the mean over the client's training examples, NaN without any.
+        The confidence is the negative of the free energy, averaged over the client's training
+        examples; NaN for a client without any.
         """
         each_example = tabulate(fed, self, state, fed.train, self._energy)
         sizes = fed.train.offsets[1]
