@@ -143,7 +143,7 @@ def tasks(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments ask and return the exit code; errors of ours are one message."""
-    ours = "fedlib", "companion", "papers"
+    ours = "fedlib", "fedrun", "companion", "papers"
     return cli.main(arguments, app, "python -m papers", ours, wrong=(ValueError,))
 
 

@@ -110,12 +110,15 @@ def test_models_speak_no_federated_word():
         assert not {n for n in names for w in words if w in n.lower()}, file.name
 
 
-def test_no_function_is_longer_than_sixty_lines():
+def test_no_function_is_longer_than_fifty_five_lines():
+    """Docstrings aside, whose length is that of what there is to say."""
     for file in SOURCES:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef):
+                told = node.body[0].end_lineno - node.body[0].lineno + 1
                 length = (node.end_lineno or 0) - node.lineno + 1
-                assert length <= 60, f"{file}: {node.name} has {length} lines"
+                length -= told if ast.get_docstring(node) else 0
+                assert length <= 55, f"{file}: {node.name} has {length} lines"
 
 
 def _without_encoding(code: str) -> list[str]:

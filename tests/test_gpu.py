@@ -60,7 +60,7 @@ def test_what_fails_is_no_time(capsys, monkeypatch):
 def test_a_device_that_is_not_there_is_one_line(of, capsys):
     with pytest.raises(SystemExit):
         of.main(["--device", "cuda"])
-    assert capsys.readouterr().err.strip().endswith("torch sees no CUDA device")
+    assert capsys.readouterr().err.strip().endswith("torch finds no CUDA device")
 
 
 def test_hours_of_a_part_fill_what_was_not_timed():

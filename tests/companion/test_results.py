@@ -114,7 +114,7 @@ def test_what_cannot_be_exported_changes_nothing(monkeypatch):
         raise OSError(28, os.strerror(28))
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.atomic.os, "replace", full)
+        patch.setattr(module.files.os, "replace", full)
         with pytest.raises(StoreError, match="FEDLIB_RESULTS"):
             export([made(RUNS[1])], "some")
     assert target.read_bytes() == before and result_files() == [target]
@@ -132,7 +132,7 @@ def test_what_uncommitted_code_has_trained_is_not_exported(commit):
     assert text.startswith("1 runs are not exported") and RUNS[0].key not in text
     told = RUNS[1].key, "seed=1", f"(commit {commit})", "Commit it", str(paths.runs())
     assert all(part in text for part in told)
-    assert ("git refuses or is missing" in text) == (commit == "unknown")
+    assert ("git is missing or fails" in text) == (commit == "unknown")
     assert result_files() == []
 
 

@@ -95,7 +95,7 @@ def test_a_rotated_task_holds_the_digits_turned():
     before, after, angles = PLAIN.build(0), turned.build(0), turned.partition.angles
     for name in ("train", "validation", "test"):
         old, new = getattr(before, name), getattr(after, name)
-        assert torch.equal(old.y[old.flat], new.y[new.flat])
+        assert torch.equal(old.y[old.indices], new.y[new.indices])
         assert set(new.side) == {"angle"} and after.values("angle") == 8
         for client, slot in ((0, 0), (2, 3), (4, 9)):
             angle = angles[int(new.side["angle"][new.offsets[0][client] + slot])]

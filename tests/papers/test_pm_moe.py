@@ -260,7 +260,7 @@ def test_the_standard_scale_thins_the_papers_partition_and_the_quick_one_has_dig
         assert (mine.partition, mine.portion) == (whole.partition, whole.portion)
         assert replace(mine.held_out, train=1.0) == whole.held_out
         # A sample is thin already.
-        assert (mine.held_out.train < 1) != dataset.endswith("_sample")
+        assert (mine.held_out.train < 1) != mine.dataset.endswith("_sample")
     quick = {name[4:]: task("quick", shared=0.2) for name, task in TASKS.items()}
     assert quick.pop("ag_news") is None and {t.model for t in quick.values()} == {MLP((32,))}
     assert all(t.dataset == "digits" and t.partition.shared == 0.2 for t in quick.values())
