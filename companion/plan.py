@@ -165,7 +165,8 @@ def campaign(
         return
     if (blocks or scale != "quick") and not committed(commit()):
         raise ValueError(
-            f"{paths.ROOT} has uncommitted changes in fedlib/, or git does not answer (commit "
+            f"{paths.ROOT} has uncommitted changes in fedlib/ or fedrun/, or git does not answer "
+            f"(commit "
             f"{commit()}): what it trains could never be exported. Commit them, have `git status` "
             "work there, or train from a checkout of its own."
         )

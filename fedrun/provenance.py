@@ -22,6 +22,7 @@ from fedlib.federation import Federation
 from fedrun.files import raw
 
 DIRTY, UNKNOWN = "-dirty", "unknown"
+_PACKAGES = "fedlib", "fedrun"  # whose files are the code of a run
 ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set by hooks of other repositories
 CPUS = {"x86_64", "AMD64", "aarch64", "arm64"}  # values of ``device`` for runs on a CPU
 
@@ -173,17 +174,17 @@ def _of_stages(made: Mapping[str, Any], name: str) -> dict[str, Any]:
 def commit() -> str:
     """Return the commit of the checkout at the time when this process imported the library.
 
-    It ends with "-dirty" if files of the package are changed or untracked; other files, such as
-    results, do not count. It is "unknown" for an installed copy, and if git is missing or fails,
+    It ends with "-dirty" if files of fedlib or fedrun are changed or untracked; other files, such
+    as results, do not count. It is "unknown" for an installed copy, and if git is missing or fails,
     which a checkout warns about.
     """
     if not paths.IN_CHECKOUT:
         return UNKNOWN
     try:
         # Fails if the package is in the checkout of another project.
-        _git("ls-files", "--error-unmatch", "--", "fedlib")
+        _git("ls-files", "--error-unmatch", "--", *_PACKAGES)
         name = _git("describe", "--always", "--abbrev=12")
-        changes = _git("status", "--porcelain", "--untracked-files=normal", "--", "fedlib")
+        changes = _git("status", "--porcelain", "--untracked-files=normal", "--", *_PACKAGES)
     except (OSError, subprocess.CalledProcessError) as error:
         why = " ".join(str(getattr(error, "stderr", None) or error).split())
         cloned = any((folder / ".git").exists() for folder in (paths.ROOT, *paths.ROOT.parents))

@@ -228,10 +228,11 @@ def train_here(
 
 
 def code() -> dict[str, str]:
-    """Return a hash of fedlib's sources and the version of torch, which determine all numbers."""
-    package, sources = Path(fedlib.__file__).parent, hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        sources.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
+    """Return a hash of the sources and the version of torch, which determine all numbers."""
+    sources = hashlib.sha256()
+    for package in (Path(fedlib.__file__).parent, Path(__file__).parent):
+        for path in sorted(package.rglob("*.py")):
+            sources.update(path.relative_to(package.parent).as_posix().encode() + path.read_bytes())
     return {"fedlib": sources.hexdigest()[:12], "torch": torch.__version__.partition("+")[0]}
 
 

@@ -30,7 +30,6 @@ from playing import (
 from safetensors.torch import load, save
 
 import fedlib.algorithms
-import fedrun
 from fedlib import Optimizer, adam, sgd, value
 from fedlib import algorithms as alg
 from fedlib.algorithms.fedavg import local_names

@@ -130,7 +130,7 @@ def test_clean_code_is_clean():
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A repository with a package and results, and what its commit is said to be."""
-    for name in ("fedlib/code.py", "results/some.parquet"):
+    for name in ("fedlib/code.py", "fedrun/code.py", "results/some.parquet"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("1")
     git = "git -c user.name=a -c user.email=a@b -c commit.gpgsign=false"
