@@ -570,7 +570,7 @@ def _gates() -> Numbers:
     plain = scored(table[table["stage"].eq("") & table["method"].ne(MAJORITY)])
     said = {"of": _listed([m for m in table["method"].unique() if m != MAJORITY])}
     tops = analysis.varied(table, "k", setting.clients)
-    for k, word in ((setting.clients, "every"), (min(setting.take_first), "few")):
+    for k, word in ((setting.clients, "every"), (min(setting.tops), "few")):
         said[word] = _minus(scored(tops, k=k), plain, OPEN)
     return {**said}
 

@@ -117,7 +117,7 @@ LEFT = """
 import os, torch
 before = dict(os.environ)
 if {asked}:
-    import fedlib
+    import fedrun
     for moment in fedrun.simulate(fedrun.tiny):
         pass
 print(os.environ == before, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())

@@ -114,7 +114,7 @@ def test_idle_workers_give_back_what_they_hold(script):
 
 def test_a_script_that_its_workers_would_do_again_is_told_so(script):
     """The error of every run said that memory ran out."""
-    text = "from fedlib import *\nfrom small import AVG, MIX\n"
+    text = "from fedlib import *\nfrom fedrun import *\nfrom small import AVG, MIX\n"
     done = script(f"{text}sweep([AVG, MIX], workers=2, progress=False)")
     words = 'its process ended, possibly because the script has no if __name__ == "__main__":'
     assert done.returncode and words in done.stderr, done.stderr
@@ -284,7 +284,7 @@ def test_a_run_lost_three_times_fails_with_what_builds_on_it_and_the_others_fini
     ray.get = losing
     with pytest.raises(SweepFailed, match="4 of 5 runs failed") as caught:
         go([MIX, *TUNINGS], address="auto")
-    said = "WorkerDied: its worker was lost 3 times, at last: RayError: worker crashed"
+    said = "WorkerDied: its worker was lost 3 times, last by RayError: worker crashed"
     assert str(caught.value).count(said) == 4
     assert ray.log.count(AVG.key) == 3 and find_result(MIX) is not None
     assert not {e.key for e in TUNINGS} & {key for key in ray.log if isinstance(key, str)}
@@ -317,7 +317,7 @@ def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(ray, playing, mon
             raise ray.exceptions.RayError("worker crashed")
 
     playing(crash)
-    monkeypatch.setattr(cluster, "sendable", lambda error: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(cluster, "picklable_error", lambda error: (_ for _ in ()).throw(error))
     (result,) = go([MIX], address="auto")
     assert played == [0, 1, 2, 3, 3, 4]
     assert [s["rounds"] for s in result.provenance["segments"]] == [[0, 3], [3, 5]]

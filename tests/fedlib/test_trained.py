@@ -55,7 +55,7 @@ def test_a_module_says_what_the_algorithm_predicts(algorithm):
         assert [*one.parameters()], "what was trained can be trained on"
 
 
-EXPORTED = ["FedMix, personal bias", "GPFL, fast", "IFCA", "PMMoE, vectors", "Densities"]
+EXPORTED = ["FedMix, personal bias", "GPFL, fast", "IFCA", "PMMoE, vectors", "VAEDensity"]
 
 
 @pytest.mark.slow
