@@ -30,6 +30,7 @@ from playing import (
 from safetensors.torch import load, save
 
 import fedlib.algorithms
+import fedrun
 from fedlib import Optimizer, adam, sgd, value
 from fedlib import algorithms as alg
 from fedlib.algorithms.fedavg import local_names
@@ -75,7 +76,10 @@ def test_copies_start_as_what_they_are_copies_of(fed, name):
 def test_what_does_not_fit_together_is_an_error(code, message):
     """Each hyper-parameter alone is tried in test_values."""
     with pytest.raises((ValueError, TypeError), match=message):
-        eval(code, {**vars(playing), **vars(fedlib.engine), **vars(alg), **globals()})
+        eval(
+            code,
+            {**vars(playing), **vars(fedlib.engine), **vars(alg), **globals(), "fedrun": fedrun},
+        )
 
 
 @pytest.mark.parametrize("name", [m.name for m in pkgutil.iter_modules(fedlib.algorithms.__path__)])
@@ -112,7 +116,7 @@ def limit(method, other, leaves=plain, sizes=SIZES, cohort=2, atol=1e-6):
 ONCE = alg.FedAvg(**FAST)
 ALONE = {"sizes": (11,), "cohort": 1}
 LIMITS = {
-    code: eval(f"limit({code}, {other})", {**vars(alg), **globals()})
+    code: eval(f"limit({code}, {other})", {**vars(alg), **globals(), "fedrun": fedrun})
     for code, other in GOLDEN["limits"].items()
 }
 for of in (ONCE, alg.FedProx(**FAST), alg.FedPer(**FAST)):
