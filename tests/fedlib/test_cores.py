@@ -59,7 +59,7 @@ def on(threads, play, cohort=1.0):
 
 ENDING = """
 import torch
-from fedlib.parallel import all_cores, in_order
+from fedlib.parallel import all_cores, map_ordered
 
 a, some = torch.ones(300, 300), [torch.ones(64, 64)] * 4
 for _ in range(150):
@@ -67,13 +67,13 @@ for _ in range(150):
         torch.set_num_threads(threads)
         a @ a
     with all_cores(a.device, 1.0):
-        in_order(lambda x: x @ x, some, "products")
+        map_ordered(lambda x: x @ x, some, "products")
 """
 
 
 def test_no_copy_is_made_while_threads_end():
     """They hold locks of MKL's: one copy in twenty waited for ever."""
-    script = "from fedlib import cores; cores.MIN_SECONDS = 0.0" + ENDING
+    script = "from fedlib import parallel; parallel.MIN_SECONDS = 0.0" + ENDING
     subprocess.run([sys.executable, "-c", script], check=True, timeout=500)
 
 
@@ -202,7 +202,7 @@ def test_a_copy_that_is_killed_is_an_error(forks):
 
 ORPHANED = """
 import os, sys, time, torch
-from fedlib import cores
+from fedlib import parallel
 from fedrun.sweeps import Processes
 
 def work(i):
@@ -213,9 +213,9 @@ if __name__ == "__main__":
     pool, _ = Processes(1, {}, None)._hired()
     os.write(1, b"%d\\n" % pool.submit(os.getpid).result())
     torch.set_num_threads(2)
-    cores.MIN_SECONDS = 0.0
-    with cores.all_cores(torch.device("cpu"), 3):
-        [*cores.parallel_map(work, range(3), "test")]
+    parallel.MIN_SECONDS = 0.0
+    with parallel.all_cores(torch.device("cpu"), 3):
+        [*parallel.map_chunks(work, range(3), "test")]
 """
 
 

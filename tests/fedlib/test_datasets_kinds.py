@@ -249,7 +249,7 @@ from fedrun.cli import main
 
 @value
 class Gr\u00f6\u00dfe(FedAvg):
-    def observe(self, *args, **more):
+    def log_metrics(self, *args, **more):
         return {"\u0394": 1.0}
 
 x, where = np.random.default_rng(0).normal(size=(40, 2)), ["Zo\u00eb", "\u674e"] * 20

@@ -245,7 +245,7 @@ class Forgetting(FedAvg):
 class Second(Forgetting):
     """Nor does that of a second model, while the one that is called base stands still."""
 
-    trains, keeps = ("own.",), ("own.",)
+    trained, local = ("own.",), ("own.",)
 
     def init_params(self, fed, seed):
         model = FedAvg.init_params(self, fed, seed)
