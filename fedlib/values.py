@@ -47,8 +47,8 @@ def value(cls: Any = None, *, kind: str = "") -> Any:
 
     The type of a field may include what is legal: ``PositiveInt``, ``Annotated[float, "[0, 1)"]``
     or ``Annotated[str, ("last", "best")]``. An interval applies to a number that is not None, or to
-    all numbers of a tuple, which must not be empty. These limits, and then a method ``check(self)``
-    if the class has one, are checked after the types.
+    all numbers of a tuple, which must not be empty. These limits are checked after the types, and
+    then the method ``check(self)`` is called, of every class that has one, base classes first.
 
     Args:
         cls: a class with annotated fields. Fields may be numbers, texts, booleans, tuples of these,
@@ -134,6 +134,26 @@ def _unfit(hint: Any) -> Iterator[Any]:
 def wrapped(name: str) -> Any:
     """Return a property that is the attribute ``name`` of ``self.of``, the wrapped value."""
     return property(lambda outer: getattr(outer.of, name), doc=f"The ``{name}`` of ``of``.")
+
+
+def refuse_old_hooks(cls: type, renamed: dict[str, str], replaced: dict[str, str]) -> None:
+    """Raise TypeError if a class defines a hook under an old name, which nothing would call.
+
+    A field of a value, which is no hook, may have the old name of a method.
+
+    Args:
+        cls: the class, when it is made.
+        renamed: the new names of hooks by their old ones.
+        replaced: for hooks that are gone, the hook to override instead, and what else there is to
+            say after a comma.
+    """
+    for old, now in {**renamed, **replaced}.items():
+        if old not in vars(cls):
+            continue
+        note = str(vars(cls).get("__annotations__", {}).get(old, "ClassVar"))
+        if "ClassVar" in note or not callable(getattr(cls, now.partition(",")[0], None)):
+            what = "is called {} since 0.3: rename it" if old in renamed else "is gone: override {}"
+            raise TypeError(f"{cls.__name__}.{old} {what.format(now)}")
 
 
 class UnknownName(ValueError):
@@ -345,8 +365,9 @@ def _validate(self: Any) -> None:
         object.__setattr__(self, field.name, _checked(where, given, hints[field.name]))
     for name, limit in _limits(self.__class__):
         _limit(self, name, limit)
-    if hasattr(self, "check"):
-        self.check()
+    for cls in reversed(type(self).__mro__):
+        if "check" in vars(cls):
+            vars(cls)["check"](self)
 
 
 @cache

@@ -318,13 +318,14 @@ def require_params(algorithm: FedAvg, state: State) -> None:
         asked += [(f"{kind}.phases", prefix) for prefix in phase.train]
         asked += [(f"the rates of {kind}'s clients", n) for n, _ in phase.optimizer.rates]
     for where, prefix in asked:
-        if prefix not in algorithm.optional and not any(name.startswith(prefix) for name in params):
+        known = any(name.startswith(prefix) for name in params) or prefix in algorithm._optional
+        if not known:
             there = f"no parameter begins with {prefix!r}; there are {', '.join(params)}"
             raise ValueError(f"{where}: {there}")
     for name in chain(*moving):
         if not params[name].is_floating_point():
             why = f"{name} is {params[name].dtype}, which has no gradient"
-            raise ValueError(f"{kind}.phases: {why}; `trained` names the parameters to train")
+            raise ValueError(f"{kind}.phases: {why}; `Phase.train` names those to train")
     for phase, names in zip(phases, moving, strict=True):
         idle = not names and (phase.scope != "both" or not any(moving))
         if idle and not isinstance(algorithm, Finetuning):

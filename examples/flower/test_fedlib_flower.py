@@ -69,12 +69,12 @@ def check(e, keeps):
     held = {n: t[there] if "clients/" in n else t for n, t in state.flat().items()}
     found = load_tensors(keeps("server") / flower.SERVER)[0]
     assert bits(found) == bits({n: t for n, t in held.items() if not n.startswith("local:")})
-    clients = {int(row) for r in reports for row in r.rows} if state.client_params else set()
+    clients = {int(row) for r in reports for row in r.clients} if state.client_params else set()
     for row in clients:
         own, name = {n: t[[row]] for n, t in state.client_params.items()}, f"client-{row}"
         assert bits(load_tensors(keeps(name) / f"{name}.safetensors")[0]) == bits(own)
     sent = json.loads((keeps("server") / flower.LEDGER).read_text("utf-8"))
-    assert [s["clients"] for s in sent] == [r.rows.tolist() for r in reports]
+    assert [s["clients"] for s in sent] == [r.clients.tolist() for r in reports]
     assert [s["ledger"] for s in sent] == [
         [r.download.tolist(), r.upload.tolist()] for r in reports
     ]

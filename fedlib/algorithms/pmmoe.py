@@ -9,11 +9,9 @@ from torch.nn.functional import normalize
 
 from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
 from fedlib.algorithms.fedavg import (
-    Bytes,
     FedAvg,
     broadcast_to_clients,
     carry_over,
-    equal_bytes,
     to_device,
 )
 from fedlib.algorithms.local import Finetuning
@@ -21,7 +19,7 @@ from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, SplitModel
 from fedlib.engine import Phase, Prediction, State, tabulate, uses_precomputed
 from fedlib.engine.costs import group_by_size
-from fedlib.engine.protocol import DROPOUT
+from fedlib.engine.protocol import DROPOUT, Bytes, equal_bytes
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, FunctionalModel, Params, add_prefix, map_experts, select_prefix
 from fedlib.models.architectures import GateNet
@@ -77,7 +75,6 @@ class PMMoE(Finetuning):
             [1., 0., 1.]])
     """
 
-    trained = (GATE,)
     stored_as: ClassVar[dict[str, str]] = {"own_expert_bias": "favour"}
     of: SplitModel = FedPer()
     epochs: int = 50
@@ -130,6 +127,10 @@ class PMMoE(Finetuning):
         if self.denoise:
             mine[KEPT] = self.clean(self.energies(fed, state))
         return state
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over the gate."""
+        return (self.phase(train=(GATE,)),)
 
     def _sees(self, net: FunctionalModel) -> tuple[int, ...]:
         """Return the shape of the gate's input: an image, or features."""
@@ -294,9 +295,7 @@ class FedSynMoE(FedAvg):
     released code initialises gates anew in every round and predicts with the global base alone.
     """
 
-    predicts_from_inputs = True
     local = (OWN, GATE)
-    initialised_from: ClassVar[dict[str, str]] = {OWN: ""}
     gate: GateNet = GateNet()
 
     def init_params(self, fed: Federation, seed: int) -> Params:
