@@ -23,7 +23,7 @@ from fedlib.engine.protocol import (
     numbers_of,
     precompute_of,
 )
-from fedlib.federation import Federation
+from fedlib.federation import NOTHING, Federation
 from fedlib.models import Batch, Params, Statistics, is_statistic
 from fedlib.parallel import Found, map_ordered
 
