@@ -15,7 +15,7 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial, wraps
@@ -136,24 +136,21 @@ def wrapped(name: str) -> Any:
     return property(lambda outer: getattr(outer.of, name), doc=f"The ``{name}`` of ``of``.")
 
 
-def refuse_old_hooks(cls: type, renamed: dict[str, str], replaced: dict[str, str]) -> None:
-    """Raise TypeError if a class defines a hook under an old name, which nothing would call.
-
-    A field of a value, which is no hook, may have the old name of a method.
+def refuse_old_hooks(
+    cls: type, methods: Mapping[str, str], attributes: Mapping[str, str] | None = None
+) -> None:
+    """Raise TypeError if a new class defines a hook of an earlier version, which has no effect.
 
     Args:
-        cls: the class, when it is made.
-        renamed: the new names of hooks by their old ones.
-        replaced: for hooks that are gone, the hook to override instead, and what else there is to
-            say after a comma.
+        cls: the class.
+        methods: what to override now, by the name of the method. A field of a value, which is no
+            method, may have such a name.
+        attributes: the same for attributes, whose names no field may have. Default: None.
     """
-    for old, now in {**renamed, **replaced}.items():
-        if old not in vars(cls):
-            continue
+    for old, now in {**methods, **(attributes or {})}.items():
         note = str(vars(cls).get("__annotations__", {}).get(old, "ClassVar"))
-        if "ClassVar" in note or not callable(getattr(cls, now.partition(",")[0], None)):
-            what = "is called {} since 0.3: rename it" if old in renamed else "is gone: override {}"
-            raise TypeError(f"{cls.__name__}.{old} {what.format(now)}")
+        if old in vars(cls) and ("ClassVar" in note or old not in methods):
+            raise TypeError(f"{cls.__name__}.{old} has no effect since 0.3: override {now}")
 
 
 class UnknownName(ValueError):

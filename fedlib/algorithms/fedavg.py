@@ -30,30 +30,27 @@ from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import PositiveInt, refuse_old_hooks, value
 
-# Hooks and class attributes of 0.2 by their new names.
-RENAMED = {
-    "start": "client_params", "client_context": "client_constants",
-    "broadcast": "round_constants",
-    "payload": "download", "decide": "choose", "before_round": "choose",
-    "client_end": "postprocess",
-    "encode": "shared_forward", "client_output": "new_client_output",
-    "ensemble": "combine_clients",
-    "assign_models": "assign_clusters", "observe": "log_metrics", "leaves": "init_params",
-    "federates": "communicates", "keeps": "local", "is_local": "local", "stays": "local",
-    "mass": "client_weight", "moved": "server_update",
-}  # fmt: skip
-# Those that other hooks replace, which come first in what says how.
-_PHASE = "phases, with self.phase(train=(...))"
-_COPY = "init_params, which may return one tensor under two names"
+# Methods and class attributes that earlier versions called or read, by what to override instead.
 _INPUTS = 'shared_forward, which may return {"x": x}'
-REPLACED = {
-    "trains": _PHASE, "trained": _PHASE, "phase": "phases",
+METHODS = {
+    "start": "client_params", "client_context": "client_constants",
+    "broadcast": "round_constants", "payload": "download", "handed": "download",
+    "decide": "choose", "before_round": "choose", "client_end": "postprocess",
+    "encode": "shared_forward", "client_output": "new_client_output",
+    "log_density": "new_client_output, with an entry LOG_DENSITY",
+    "ensemble": "combine_clients", "assign_models": "assign_clusters", "observe": "log_metrics",
+    "leaves": "init_params", "known": "precompute", "mass": "client_weight",
+    "moved": "server_update", "regularise": "server_update", "server_penalty": "server_update",
+    "share": "weights", "features": "loss", "phase": "phases",
+}  # fmt: skip
+_COPY = "init_params, which may return one tensor under two names"
+_PHASE = "phases, with self.phase(train=(...))"
+ATTRIBUTES = {
+    "federates": "communicates", "keeps": "local", "is_local": "local", "stays": "local",
+    "trains": _PHASE, "trained": _PHASE, "may_lack": "phases", "optional": "phases",
     "copies": _COPY, "initialised_from": _COPY,
-    "reads_examples": _INPUTS, "predicts_from_inputs": _INPUTS,
-    "regularise": "server_update", "server_penalty": "server_update",
     "plain": "check", "needs_plain_sgd": "check",
-    "may_lack": "phases", "optional": "phases",
-    "share": "weights", "features": "loss",
+    "reads_examples": _INPUTS, "predicts_from_inputs": _INPUTS,
 }  # fmt: skip
 
 
@@ -102,7 +99,7 @@ class FedAvg(Algorithm):
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        refuse_old_hooks(cls, RENAMED, REPLACED)
+        refuse_old_hooks(cls, METHODS, ATTRIBUTES)
 
     def check(self) -> None:
         if isinstance(made := self.phases(), Phase):

@@ -478,9 +478,9 @@ class Algorithm(Protocol):
         """
 
     def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
-        """Return the updates of clients that share a program, after ``client_update``.
+        """Return the updates of clients that share a program.
 
-        May read the clients' examples in ``cohort.fed``, and draw random numbers from the round,
+        Called after ``client_update``. May read the clients' examples in ``cohort.fed``, and draw random numbers from the round,
         the seed and a client's id, for instance to add noise.
 
         Args:
