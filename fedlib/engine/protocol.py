@@ -471,8 +471,7 @@ class Algorithm(Protocol):
 
         Returns:
             A pair of dictionaries: new values of local parameters, and the message. Local
-                parameters that
-            the first one does not name keep their trained values.
+            parameters that the first one does not name keep their trained values.
 
         Default: nothing, and before - after of all trained parameters that are shared.
         """
@@ -480,8 +479,8 @@ class Algorithm(Protocol):
     def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return the updates of clients that share a program.
 
-        Called after ``client_update``. May read the clients' examples in ``cohort.fed``, and draw random numbers from the round,
-        the seed and a client's id, for instance to add noise.
+        Called after ``client_update``. May read the clients' examples in ``cohort.fed``, and draw
+        random numbers from the round, the seed and a client's id, for instance to add noise.
 
         Args:
             cohort: the clients, with their parameters before training.
