@@ -81,6 +81,7 @@ class FedAvg(Algorithm):
     data, AISTATS 2017; with a server optimiser Reddi et al., Adaptive federated optimization,
     ICLR 2021. The baseline of all papers.
 
+    >>> import torch
     >>> p, sent = torch.tensor([0.25, 0.75]), torch.tensor([[4.0], [0.0]])  # w - w_s of two clients
     >>> torch.tensor([3.0]) - weighted_sum(p, sent)  # w, averaged
     tensor([2.])
