@@ -453,7 +453,7 @@ def play(
     decided = {n: messages.pop(n) for n in [*messages] if n in state.server_memory}
     state = state.with_decisions(where, decided)
     with torch.no_grad():
-        ledger = algorithm.communication_bytes(state, where, messages)
+        ledger = algorithm.communication_bytes(state, where, {**messages, **decided})
         state = algorithm.aggregate(fed, state, where, messages)
     sound = all(bool(param.isfinite().all()) for param in state.server_params.values())
     clients.needed(f"after round {t + 1} the server's parameters are not finite, of {[*up]}", sound)

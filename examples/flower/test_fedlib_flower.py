@@ -118,7 +118,7 @@ def opted_out():
     return int(row)
 
 
-NOT_THERE = "Densities", "DBE", "SecureSum"  # before it a round of its own, or simulated only
+NOT_THERE = "VAEDensity", "DBE", "SecureSum"  # before it a round of its own, or simulated only
 FEDERATED = {
     name: a if hasattr(a, "of") else replace(a, batch_size=4)
     for name, a in BATTERY.items()

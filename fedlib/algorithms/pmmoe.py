@@ -12,6 +12,7 @@ from fedlib.algorithms.fedavg import (
     FedAvg,
     broadcast_to_clients,
     carry_over,
+    local_names,
     to_device,
 )
 from fedlib.algorithms.local import Finetuning
@@ -102,18 +103,16 @@ class PMMoE(Finetuning):
         if fed.participants is not None:
             raise ValueError("PMMoE sends every private part to all clients: nobody can opt out")
         needed, there = self.of.init_params(fed, seed), first or State({}, {})
-        sides = {
-            n: there.client_params if n.startswith(self.of.local) else there.server_params
-            for n in needed
-        }
+        stays = local_names(self.of, [*needed, *there.server_params])
+        sides = {n: there.client_params if n in stays else there.server_params for n in needed}
         if lacking := [n for n, side in sides.items() if n not in side]:
             of, names = type(self.of).__name__, ", ".join(lacking)
             where = f"give its experiment as `first_stage` (it lacks {names})"
             raise ValueError(f"PMMoE mixes private parts of {of}: {where}")
-        own = {n: fed.num_clients if n.startswith(self.of.local) else None for n in needed}
+        own = {n: fed.num_clients if n in stays else None for n in needed}
         found = {n: carry_over(there, n, t, own[n]) for n, t in needed.items()}
         mine = {n: t.clone() for n, t in found.items() if own[n]}
-        shared = {n: t for n, t in there.server_params.items() if not n.startswith(self.of.local)}
+        shared = {n: t for n, t in there.server_params.items() if n not in stays}
         pool = {POOL + n: t.clone() for n, t in select_prefix(mine, self.of.experts).items()}
         if not pool:
             raise ValueError(f"{self.of} has no private part that others could borrow")
