@@ -43,9 +43,9 @@ class NoServer(FedAvg):
 
     communicates = False
 
-    def download(self, state: State, row: int) -> State:
-        """Return nothing, as the model of a first stage has been downloaded before."""
-        return State({}, {})
+    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
+        """Return no bytes, as the model of a first stage has been downloaded before."""
+        return equal_bytes(clients, {}, {})
 
 
 @value
@@ -160,7 +160,7 @@ class NewClients(Finetuning):
     """
 
     loss = wrapped("loss")
-    download = FedAvg.download  # all that is shared
+    communication_bytes = FedAvg.communication_bytes  # what is shared comes down, nothing goes up
     stop: EarlyStop | None = None
 
     def check(self) -> None:
