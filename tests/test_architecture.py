@@ -4,6 +4,7 @@ import ast
 import builtins
 import re
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,23 @@ def test_nothing_imports_upwards(file):
     upward = {u for u in used if level.get(u, -1) >= level[mine]}
     assert not upward, f"{mine} imports {upward}, which do not lie below it"
     assert not used - level.keys(), f"{mine} imports {used - level.keys()}, which are no rooms"
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Neither in a function nor for type checkers only; an ``__init__`` is no module here."""
+    modules = [f.relative_to(paths.ROOT) for f in SOURCES if f.stem != "__init__"]
+    files = {".".join(f.with_suffix("").parts): paths.ROOT / f for f in modules}
+    graph = {}
+    for name, file in files.items():
+        nodes = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.ImportFrom)]
+        pairs = [(n.module or "", alias.name) for n in nodes for alias in n.names]
+        doors = {
+            f"fedrun.{DOOR[what]}" for room, what in pairs if room == "fedrun" and what in DOOR
+        }
+        found = {room for room, _ in pairs} | {f"{room}.{what}" for room, what in pairs} | doors
+        graph[name] = found & files.keys() - {name}
+    TopologicalSorter(graph).prepare()  # raises CycleError
+    assert {"fedrun.store", "fedlib.engine.protocol"} <= graph["fedrun.train"]
 
 
 def test_every_room_has_a_place_and_a_line():
