@@ -38,7 +38,8 @@ from fedlib.algorithms import MajorityClass
 from fedlib.engine import State
 from fedlib.federation import Federation
 from fedrun import Experiment
-from fedrun.train import built, initial_state, rounds
+from fedrun.experiment import built
+from fedrun.train import initial_state, rounds
 from papers.registry import REGISTRY, hours_of
 
 SPEED = ("A", "B", "C", "D", "F", "I", "H")

@@ -41,6 +41,7 @@ _RENAMED = {
     "Family": "Architecture",
     "Module": "FromFunction",
     "Newcomers": "NewClients",
+    "looks_up": "uses_precomputed",
 }
 _EXAMPLES = ("CSV", "TensorBoard", "WandB")  # that 0.2.0 had, and 0.4.0 will not
 # Names of 0.2 that are fedrun's now, by what they are called there.

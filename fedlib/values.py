@@ -15,7 +15,7 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial, wraps
@@ -47,8 +47,8 @@ def value(cls: Any = None, *, kind: str = "") -> Any:
 
     The type of a field may include what is legal: ``PositiveInt``, ``Annotated[float, "[0, 1)"]``
     or ``Annotated[str, ("last", "best")]``. An interval applies to a number that is not None, or to
-    all numbers of a tuple, which must not be empty. These limits, and then a method ``check(self)``
-    if the class has one, are checked after the types.
+    all numbers of a tuple, which must not be empty. These limits are checked after the types, and
+    then the method ``check(self)`` is called, of every class that has one, base classes first.
 
     Args:
         cls: a class with annotated fields. Fields may be numbers, texts, booleans, tuples of these,
@@ -134,6 +134,23 @@ def _unfit(hint: Any) -> Iterator[Any]:
 def wrapped(name: str) -> Any:
     """Return a property that is the attribute ``name`` of ``self.of``, the wrapped value."""
     return property(lambda outer: getattr(outer.of, name), doc=f"The ``{name}`` of ``of``.")
+
+
+def refuse_old_hooks(
+    cls: type, methods: Mapping[str, str], attributes: Mapping[str, str] | None = None
+) -> None:
+    """Raise TypeError if a new class defines a hook of an earlier version, which has no effect.
+
+    Args:
+        cls: the class.
+        methods: what to override now, by the name of the method. A field of a value, which is no
+            method, may have such a name.
+        attributes: the same for attributes, whose names no field may have. Default: None.
+    """
+    for old, now in {**methods, **(attributes or {})}.items():
+        note = str(vars(cls).get("__annotations__", {}).get(old, "ClassVar"))
+        if old in vars(cls) and ("ClassVar" in note or old not in methods):
+            raise TypeError(f"{cls.__name__}.{old} has no effect since 0.3: override {now}")
 
 
 class UnknownName(ValueError):
@@ -345,8 +362,9 @@ def _validate(self: Any) -> None:
         object.__setattr__(self, field.name, _checked(where, given, hints[field.name]))
     for name, limit in _limits(self.__class__):
         _limit(self, name, limit)
-    if hasattr(self, "check"):
-        self.check()
+    for cls in reversed(type(self).__mro__):
+        if "check" in vars(cls):
+            vars(cls)["check"](self)
 
 
 @cache

@@ -6,7 +6,7 @@ An experiment is a value; a hash of it, its ``key``, names the stored result.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
@@ -22,6 +22,7 @@ from fedlib import data as datasets
 from fedlib.algorithms import FedAvg
 from fedlib.engine import Report, Selection
 from fedlib.engine.evaluate import Scores
+from fedlib.federation import Federation
 from fedlib.metrics import gradient_divergence
 from fedlib.tasks import Task
 from fedlib.values import (
@@ -33,6 +34,7 @@ from fedlib.values import (
     to_dict,
     value,
 )
+from fedrun.files import StoreError
 from fedrun.source import digest, user_code
 
 # Increase this when the same experiment gives different numbers than before (a changed default, a
@@ -227,6 +229,17 @@ class Experiment:
         return between or completed == self.rounds
 
 
+def built(experiment: Experiment, device: str = "cpu") -> Federation:
+    """Return the federation of an experiment's task and seed, on a device.
+
+    A later stage preprocesses examples as the first stage does: with the scale and the vocabulary
+    that were fitted to the participating clients of the first stage.
+    """
+    task, first = experiment.task, experiment.stages[0]
+    same = first is not experiment and first.task.dataset == task.dataset
+    return task.build(experiment.seed, device, first.task.fit(first.seed) if same else None)
+
+
 def spec_of(experiment: Experiment) -> dict[str, Any]:
     """Return the spec of an experiment as it is stored, with ``made_of`` if that is not empty."""
     more = experiment.made_of
@@ -266,6 +279,9 @@ def tidy(table: pa.Table) -> pa.Table:
     return table.select(COLUMNS).cast(SCHEMA)
 
 
+Loader = Callable[[Experiment, int | str | None, str], tuple[Federation, nn.Module]]
+
+
 @dataclass(frozen=True, eq=False)
 class Result:
     """The result of a finished run: its experiment, tidy metrics and provenance.
@@ -283,6 +299,9 @@ class Result:
         provenance: commit, versions, devices, times and data of the run.
         pinned: the experiment as it was when the result was found; its key does not change when
             code or data change later. Default: None.
+        loader: the function that returns the federation and the model of a stored run, given the
+            experiment, the client and the device: ``fedrun.store.load_model``. None for a result
+            without a model, such as one read from a file of exported results. Default: None.
 
     >>> result = run(tiny)
     >>> sorted(result.curve("train_loss"))
@@ -295,6 +314,7 @@ class Result:
     metrics: pa.Table
     provenance: dict[str, Any]
     pinned: Experiment | None = field(default=None, repr=False)
+    loader: Loader | None = field(default=None, repr=False)
 
     def model(self, client: int | str | None = None, *, device: str = "cpu") -> nn.Module:
         """Return the trained model as a ``torch.nn.Module`` in eval mode.
@@ -316,9 +336,10 @@ class Result:
             ValueError: if there is no such client.
             StoreError: if the final state of the run is not stored.
         """
-        from fedrun.using import loaded
-
-        return loaded(self, client, device)[1]
+        if self.loader is None:
+            where = "find_result(experiment) looks for its model"
+            raise StoreError(f"only the metrics of run {self.experiment.key} were read: {where}")
+        return self.loader(self.pinned or self.experiment, client, device)[1]
 
     @property
     def client_names(self) -> tuple[str, ...]:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from fedlib import paths, processor
-from fedlib.algorithms.fedavg import nbytes
 from fedlib.engine import State
 from fedlib.engine.costs import chunk_of, numbers
+from fedlib.engine.protocol import nbytes
 from fedlib.federation import Federation
 from fedrun.files import raw
 

@@ -26,7 +26,7 @@ from fedlib.progress import SweepProgress
 from fedlib.values import check_choice
 from fedrun import Experiment
 from fedrun.store import RunFolder, folder
-from fedrun.sweeps import Ended, WorkerDied, Workers, trained
+from fedrun.workers import Ended, WorkerDied, Workers, trained
 
 ATTEMPTS = 3  # attempts at a run without a new checkpoint in between
 AHEAD = 2  # submitted runs for each that can be trained now, so that no machine is idle

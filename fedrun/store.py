@@ -29,14 +29,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from torch import nn
 
 from fedlib import data as datasets
 from fedlib import paths
 from fedlib.engine import State, TrainingDiverged
+from fedlib.engine.as_module import module_of
+from fedlib.federation import Federation
 from fedlib.models import select_prefix
 from fedrun import files
-from fedrun.experiment import Experiment, Result, experiment_of, key_in, spec_of, tidy
-from fedrun.files import Damaged, DamagedWarning, Mismatch, read_json
+from fedrun.experiment import Experiment, Result, built, experiment_of, key_in, spec_of, tidy
+from fedrun.files import Damaged, DamagedWarning, Mismatch, StoreError, read_json
 from fedrun.provenance import began_with, digest
 from fedrun.results import keys_in, path_of, read_record, result_files
 from fedrun.results import read_metrics as exported_metrics
@@ -119,6 +122,32 @@ def find_result(experiment: Experiment) -> Result | None:
     return RunFolder(experiment).result()
 
 
+def moved(state: State, fed: Federation) -> State:
+    """Return a stored state with its tensors on the device of the federation."""
+    # torch.optim keeps its step counts on the CPU, whatever the device of the parameters.
+    flat = {n: t if n.endswith("/step") else t.to(fed.device) for n, t in state.flat().items()}
+    return State.from_flat(flat)
+
+
+def load_model(
+    experiment: Experiment, client: int | str | None, device: str
+) -> tuple[Federation, nn.Module]:
+    """Return the federation of a stored run on a device, and its model; see ``Result.model``."""
+    here = RunFolder(experiment)
+    try:
+        kept = here.restore()
+    except Mismatch as error:
+        raise StoreError(f"the model of run {experiment.key} cannot be used: {error}") from error
+    if kept is None and not here.path.exists() and path_of(experiment) is None:
+        now = "code, data or FEDLIB_RUNS have changed since it was trained, or it was deleted"
+        raise StoreError(f"nothing is stored under {experiment.key} in {here.path.parent}: {now}")
+    if kept is None:
+        again = "train it again with run_with_state(experiment)"
+        raise StoreError(f"only the metrics of run {experiment.key} are stored: {again}")
+    fed = built(experiment, device)
+    return fed, module_of(fed, experiment.algorithm, moved(kept.state, fed), client)
+
+
 def diverged(experiment: Experiment) -> RunDiverged | None:
     """Return the error with which a stored run diverged, or None if it did not diverge.
 
@@ -163,7 +192,8 @@ class RunFolder:
                     metrics = exported_metrics(place, self.experiment.key)
                 else:
                     metrics = read_metrics(place, self.experiment.fewest_rounds)
-                return Result(self.experiment, metrics, made, self.experiment.pinned())
+                e = self.experiment
+                return Result(e, metrics, made, e.pinned(), load_model)
             except Damaged as error:
                 if exported:
                     raise

@@ -31,9 +31,9 @@ from fedlib.progress import Watcher, callback
 from fedlib.tasks import pick_device
 from fedlib.values import short_repr
 from fedrun import provenance, store
-from fedrun.experiment import Experiment, Log, Result, key_in, on_host, spec_of
+from fedrun.experiment import Experiment, Log, Result, built, key_in, on_host, spec_of
 from fedrun.files import Damaged, StoreError
-from fedrun.store import Checkpoint, RunDiverged, RunFolder
+from fedrun.store import Checkpoint, RunDiverged, RunFolder, load_model, moved
 
 CHECKPOINT_SECONDS = 60.0
 OF_THE_END = ("everywhere_accuracy", "kept_round")  # metrics that only the last round logs
@@ -213,17 +213,6 @@ def _trained(experiment: Experiment, how: RunOptions) -> Result:
     return result
 
 
-def built(experiment: Experiment, device: str = "cpu") -> Federation:
-    """Return the federation of an experiment's task and seed, on a device.
-
-    A later stage preprocesses examples as the first stage does: with the scale and the vocabulary
-    that were fitted to the participating clients of the first stage.
-    """
-    task, first = experiment.task, experiment.stages[0]
-    same = first is not experiment and first.task.dataset == task.dataset
-    return task.build(experiment.seed, device, first.task.fit(first.seed) if same else None)
-
-
 def rounds(
     experiment: Experiment,
     fed: Federation,
@@ -318,13 +307,14 @@ def require_params(algorithm: FedAvg, state: State) -> None:
         asked += [(f"{kind}.phases", prefix) for prefix in phase.train]
         asked += [(f"the rates of {kind}'s clients", n) for n, _ in phase.optimizer.rates]
     for where, prefix in asked:
-        if prefix not in algorithm.optional and not any(name.startswith(prefix) for name in params):
+        known = any(name.startswith(prefix) for name in params) or prefix in algorithm._optional
+        if not known:
             there = f"no parameter begins with {prefix!r}; there are {', '.join(params)}"
             raise ValueError(f"{where}: {there}")
     for name in chain(*moving):
         if not params[name].is_floating_point():
             why = f"{name} is {params[name].dtype}, which has no gradient"
-            raise ValueError(f"{kind}.phases: {why}; `trained` names the parameters to train")
+            raise ValueError(f"{kind}.phases: {why}; `Phase.train` names those to train")
     for phase, names in zip(phases, moving, strict=True):
         idle = not names and (phase.scope != "both" or not any(moving))
         if idle and not isinstance(algorithm, Finetuning):
@@ -387,7 +377,7 @@ class Training:
         self.save()
         made = provenance.of_run(self.fed, self.segments(), self.state, self.ending)
         if not self.finished:
-            return Result(e, self.log.table(), made, e)
+            return Result(e, self.log.table(), made, e, load_model)
         self.folder.write_record(store.PROVENANCE, made)
         return None
 
@@ -710,10 +700,3 @@ def check_finite(fed: Federation, state: State, report: Report, round: int) -> N
         raise TrainingDiverged(f"round {round}: the weights of client {named} are not finite", who)
     names = ", ".join([n for n, t in params if not bool(t.isfinite().all())][:3])
     raise TrainingDiverged(f"round {round}: after the server's step {names} is not finite")
-
-
-def moved(state: State, fed: Federation) -> State:
-    """Return a stored state with its tensors on the device of the federation."""
-    # torch.optim keeps its step counts on the CPU, whatever the device of the parameters.
-    flat = {n: t if n.endswith("/step") else t.to(fed.device) for n, t in state.flat().items()}
-    return State.from_flat(flat)

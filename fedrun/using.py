@@ -5,22 +5,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedlib import data as datasets
 from fedlib.data.arrays import checked, labels_of
 from fedlib.data.parquet import encode, warn_of_unknown
 from fedlib.data.tables import require_columns, require_same_rows
-from fedlib.engine.as_module import module_of
 from fedlib.engine.costs import BLOCK
-from fedlib.federation import ClientData, Federation
+from fedlib.federation import ClientData
 from fedlib.metrics import Evaluation, evaluation
 from fedlib.values import check_choice
 from fedrun.experiment import Result
-from fedrun.files import Mismatch, StoreError
-from fedrun.results import path_of
-from fedrun.store import RunFolder
-from fedrun.train import built, moved
+from fedrun.store import load_model
 
 
 def predict(
@@ -51,7 +46,8 @@ def predict(
     >>> predict(result, digits.test.features[:3], client=2).argmax(1).shape
     (3,)
     """
-    e, (fed, model) = result.experiment, loaded(result, client, device)
+    e = result.experiment
+    fed, model = load_model(result.pinned or e, client, device)
     known, like = datasets.load(e.task.dataset), fed.test.x
     require_columns(features, known.feature_names, "features")
     tokens = True if like.dtype == torch.int32 else False if like.is_floating_point() else None
@@ -121,21 +117,3 @@ def evaluate(
         got = f"example {row:,} has {labels[row]}"
         raise ValueError(f"labels must be 0 to {p.shape[1] - 1}, and {got}")
     return replace(evaluation(p, labels), class_names=names)
-
-
-def loaded(result: Result, client: int | str | None, device: str) -> tuple[Federation, nn.Module]:
-    """Return the federation of a run on a device, and its model; see ``Result.model``."""
-    e = result.pinned or result.experiment
-    here = RunFolder(e)
-    try:
-        kept = here.restore()
-    except Mismatch as error:
-        raise StoreError(f"the model of run {e.key} cannot be used: {error}") from error
-    if kept is None and not here.path.exists() and path_of(e) is None:
-        now = "code, data or FEDLIB_RUNS have changed since it was trained, or it was deleted"
-        raise StoreError(f"nothing is stored under {e.key} in {here.path.parent}: {now}")
-    if kept is None:
-        again = "train it again with run_with_state(experiment)"
-        raise StoreError(f"only the metrics of run {e.key} are stored: {again}")
-    fed = built(e, device)
-    return fed, module_of(fed, e.algorithm, moved(kept.state, fed), client)

@@ -19,7 +19,7 @@ from benchmarks.robustness import child, tiny
 from benchmarks.robustness.plan import Plan, Row
 from benchmarks.robustness.storms import calm
 from fedlib import paths
-from fedrun import sweeps as many
+from fedrun import workers as many
 from fedrun.sweeps import SweepFailed, sweep
 
 EXPERIMENTS = [tiny.MIXED, tiny.TUNED, tiny.MIX]

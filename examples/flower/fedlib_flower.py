@@ -194,13 +194,13 @@ def consenting(e: Experiment, fed: Federation, context: Context) -> Federation:
 
 
 def _trained(e: Experiment, fed: Federation, content: RecordDict, file: Path) -> Params:
-    """Return a client's message of a round; its local leaves stay in a file of its own."""
+    """Return a client's message of a round; its local parameters stay in a file of its own."""
     algorithm, t = e.algorithm, int(content["round"]["t"])
     got = {name: unpacked(record, fed.device) for name, record in content.array_records.items()}
     first = algorithm.init(fed, e.seed)
     own = load_tensors(file)[0] if file.exists() else first.client_params
     own = {n: param.to(fed.device) for n, param in own.items()}
-    # In the order of the simulation: a sum over leaves has its bits.
+    # In the order of the simulation: a sum over parameters has its bits.
     shared = {n: got["shared"][n] for n in first.server_params if n in got["shared"]}
     state = State(shared, own, {}, {**first.server_memory, **got["memory"]}, t, e.seed)
     message = _round(e.algorithm, fed, state, got["common"])
@@ -210,7 +210,7 @@ def _trained(e: Experiment, fed: Federation, content: RecordDict, file: Path) ->
 
 
 def _round(algorithm: Algorithm, fed: Federation, state: State, common: Params) -> Params:
-    """Return what the client of a federation of one sends; local leaves are updated in place.
+    """Return what the client of a federation of one sends; its local state is updated in place.
 
     It plays a round of the simulation in which the server broadcasts what it did, and no more.
     """
@@ -304,9 +304,9 @@ class Peers:
 
 
 def _formed(params: Params, form: Params) -> None:
-    """ValueError unless leaves have the names, kinds and shapes of others, and are finite."""
+    """Raise ValueError unless tensors are finite, with the names, kinds and shapes of others."""
     if params.keys() != form.keys():
-        raise ValueError(f"leaves {short_repr(sorted(params))}, not {short_repr(sorted(form))}")
+        raise ValueError(f"parameters {short_repr(sorted(params))}, not {short_repr(sorted(form))}")
     for name, param in params.items():
         like = form[name]
         if param.dtype != like.dtype or param.shape != like.shape:
@@ -453,10 +453,10 @@ def play(
     decided = {n: messages.pop(n) for n in [*messages] if n in state.server_memory}
     state = state.with_decisions(where, decided)
     with torch.no_grad():
-        ledger = algorithm.communication_bytes(state, where, messages)
+        ledger = algorithm.communication_bytes(state, where, {**messages, **decided})
         state = algorithm.aggregate(fed, state, where, messages)
     sound = all(bool(param.isfinite().all()) for param in state.server_params.values())
-    clients.needed(f"after round {t + 1} the server's leaves are not finite, of {[*up]}", sound)
+    clients.needed(f"after round {t + 1} the server's parameters are not finite, of {[*up]}", sound)
     return state, {
         "clients": fed.ids[rows].tolist(),
         "ledger": [sent.tolist() for sent in ledger],

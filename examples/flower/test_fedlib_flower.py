@@ -69,12 +69,12 @@ def check(e, keeps):
     held = {n: t[there] if "clients/" in n else t for n, t in state.flat().items()}
     found = load_tensors(keeps("server") / flower.SERVER)[0]
     assert bits(found) == bits({n: t for n, t in held.items() if not n.startswith("local:")})
-    clients = {int(row) for r in reports for row in r.rows} if state.client_params else set()
+    clients = {int(row) for r in reports for row in r.clients} if state.client_params else set()
     for row in clients:
         own, name = {n: t[[row]] for n, t in state.client_params.items()}, f"client-{row}"
         assert bits(load_tensors(keeps(name) / f"{name}.safetensors")[0]) == bits(own)
     sent = json.loads((keeps("server") / flower.LEDGER).read_text("utf-8"))
-    assert [s["clients"] for s in sent] == [r.rows.tolist() for r in reports]
+    assert [s["clients"] for s in sent] == [r.clients.tolist() for r in reports]
     assert [s["ledger"] for s in sent] == [
         [r.download.tolist(), r.upload.tolist()] for r in reports
     ]
@@ -118,7 +118,7 @@ def opted_out():
     return int(row)
 
 
-NOT_THERE = "Densities", "DBE", "SecureSum"  # before it a round of its own, or simulated only
+NOT_THERE = "VAEDensity", "DBE", "SecureSum"  # before it a round of its own, or simulated only
 FEDERATED = {
     name: a if hasattr(a, "of") else replace(a, batch_size=4)
     for name, a in BATTERY.items()
@@ -186,7 +186,7 @@ def test_arrays_come_back_as_they_went():
         assert t.dtype == params[name].dtype and t.shape == params[name].shape
         raw = (x.contiguous().flatten().view(torch.uint8) for x in (t, params[name]))
         assert torch.equal(*raw)
-    assert flower.download(app.RecordDict({"x": record})) == 12 + 48 + 0 + 2 + 1
+    assert flower.payload(app.RecordDict({"x": record})) == 12 + 48 + 0 + 2 + 1
 
 
 ONE = experiment(FedAvg(**FAST))
@@ -194,7 +194,7 @@ ONE = experiment(FedAvg(**FAST))
 
 NO_WIRE = {
     "replace(ONE, algorithm=fedlib.algorithms.Local())": "nothing travels",
-    "replace(ONE, algorithm=fedlib.algorithms.Local(), after=ONE)": "nothing travels",
+    "replace(ONE, algorithm=fedlib.algorithms.Local(), first_stage=ONE)": "nothing travels",
     "replace(ONE, algorithm=IFCA(stop=ifca.ClusterStop()))": "do not send the losses",
     "replace(ONE, algorithm=IFCA(least_share=0.1))": "the examples are at the clients",
     "replace(ONE, algorithm=fedlib.SecureSum(of=FedAvg(**FAST)))": "would not be masked",
@@ -231,8 +231,8 @@ def test_consent_is_the_machines_own_and_no_message_overrides_it(share):
         fed = flower.consenting(e, flower.of_task(e, {"client": 0}), loop.context(0))
         told = int(ask(loop, 0, "query.join")["told"]["examples"])
         home = fed.full_view().train
-        away = home.x[home.flat[home.side[flower.OPTED_IN] == 0]]
-        mine = fed.train.x[fed.train.flat]
+        away = home.x[home.indices[home.side[flower.OPTED_IN] == 0]]
+        mine = fed.train.x[fed.train.indices]
         assert told == len(mine) and told + len(away) == 30
         kept.append([{x.numpy().tobytes() for x in part} for part in (mine, away)])
     assert not any(mine & others for mine, _ in kept for _, others in kept[:2])
@@ -254,7 +254,7 @@ def test_label_shares_are_told_only_where_an_algorithm_needs_them():
 
 
 def lying(message=None, dtype=None, **told):
-    """A lie of a node: other leaves, an odd kind of leaves, or other words when it joins."""
+    """A lie of a node: other parameters, an odd kind of them, or other words when it joins."""
 
     def lie(what, content):
         if what == "query.join" and told:
@@ -279,8 +279,8 @@ LIES = {  # of a node, and what a server logs of it
     'lying(lambda m: {n: t * float("nan") for n, t in m.items()})': "is not finite",
     "lying(lambda m: {n: t.expand(5, *t.shape[1:]) for n, t in m.items()})": "not f",
     "lying(lambda m: {n: t[:0] for n, t in m.items()})": "train: ",
-    "lying(lambda m: dict([*m.items()][1:]))": "leaves .*, not",
-    'lying(lambda m: {**m, "evil": torch.ones(1, 3)})': "leaves .*evil.*, not",
+    "lying(lambda m: dict([*m.items()][1:]))": "parameters .*, not",
+    'lying(lambda m: {**m, "evil": torch.ones(1, 3)})': "parameters .*evil.*, not",
     "lying(lambda m: {n: t.double() for n, t in m.items()})": "is float64",
     'lying(dtype="load")': "of the unknown kind 'load'",
     "lying(examples=-100)": "examples must be whole.*-100",

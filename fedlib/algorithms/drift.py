@@ -1,15 +1,14 @@
 """Methods against client drift: a proximal term, control variates, or a contrastive loss."""
 
 from functools import reduce
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 from fedlib.algorithms.arithmetic import mean, mean_cross_entropy
-from fedlib.algorithms.fedavg import FedAvg, drop_prefix
-from fedlib.engine import State, Update, uses_precomputed
+from fedlib.algorithms.fedavg import FedAvg, drop_prefix, features_of
+from fedlib.engine import Phase, State, Update, uses_precomputed
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, FunctionalModel, Params, add_prefix, is_statistic, select_prefix
 from fedlib.values import NonNegativeFloat, PositiveFloat, value
@@ -86,15 +85,18 @@ class SCAFFOLD(FedAvg):
     ICML 2020. A baseline of 004.
     """
 
-    trained = ("base.", "head.")
     local = (DRIFT,)
-    needs_plain_sgd = True
+    _needs_plain_sgd = True
 
     def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model's parameters, and control variates of zero."""
         model = FedAvg.init_params(self, fed, seed)
         zeros = {n: torch.zeros_like(t) for n, t in model.items() if not is_statistic(n)}
         return {**model, **add_prefix(zeros, CONTROL), **add_prefix(zeros, DRIFT)}
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over the model's own parameters."""
+        return (self.phase(train=("base.", "head.")),)
 
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return how many steps each client takes, ``[clients]``."""
@@ -125,9 +127,10 @@ class SCAFFOLD(FedAvg):
         change = {n: t - mine[n] for n, t in own.items()}
         return add_prefix(own, DRIFT), {**model, **add_prefix(change, CONTROL)}
 
-    def share(self, fed: Federation, clients: Tensor) -> Tensor:
+    def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
         """Return 1 / |S| for every client."""
-        return torch.ones_like(fed.sizes[clients]) / len(clients)
+        p = torch.ones_like(fed.sizes[clients]) / len(clients)
+        return {n: p for n in state.server_params if n in messages}
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Return the averaged model, and c moved by the mean change over all clients."""
@@ -159,11 +162,11 @@ class MOON(FedAvg):
     are compared, as in PFLlib, where the paper compares the outputs of a projection head.
     """
 
-    trained = ("base.", "head.")
     local = (PREVIOUS,)
-    initialised_from: ClassVar[dict[str, str]] = {PREVIOUS: ""}
     mu: NonNegativeFloat = 1.0
     tau: PositiveFloat = 0.5
+
+    phases = SCAFFOLD.phases  # the model, without the previous one
 
     def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model's parameters, and a copy of its base as the previous model."""
@@ -187,7 +190,7 @@ class MOON(FedAvg):
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy plus the contrastive loss of one mini-batch."""
         weight = batch.weight
-        z = self.features(net, params, batch)
+        z = features_of(net, params, batch)
         loss = mean_cross_entropy(net.logits(params, z), batch.y, weight)
         found = batch.precomputed or self.precompute(net, params, ctx, batch).extra
         # cos(z, z_p) / tau - cos(z, z_g) / tau

@@ -53,7 +53,6 @@ class FedEM(FedAvg):
     tensor([[0.5000, 0.5000]])
     """
 
-    trained = (EXPERTS,)
     local = (PI,)
     experts: PositiveInt = 3
 
@@ -67,7 +66,7 @@ class FedEM(FedAvg):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the components, each with its own dropout noise."""
-        return (self.phase(random_inputs=dropping(self.experts)),)
+        return (self.phase(train=(EXPERTS,), random_inputs=dropping(self.experts)),)
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Return log p(y|x) of every component, ``[B, K, classes]``."""

@@ -32,9 +32,9 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, entropy, mean, mean_of, weighted_sum
-from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, nbytes, to_device
+from fedlib.algorithms.fedavg import FedAvg, data_share, drop_prefix, to_device
 from fedlib.engine import Phase, Prediction, State, Update, uses_precomputed
-from fedlib.engine.protocol import DROPOUT, SHAPES
+from fedlib.engine.protocol import DROPOUT, SHAPES, Bytes, nbytes
 from fedlib.federation import NOTHING, Federation, Precomputed
 from fedlib.models import Batch, FunctionalModel, Params, Statistics
 from fedlib.models.functional_model import add_prefix, map_experts, select_prefix, stack
@@ -93,7 +93,7 @@ class FedMix(FedAvg):
             [0.6000, 0.9000]])
     """
 
-    optional = (*FedAvg.optional, "bias", "phi")  # without a personal bias; ClusteredFedMix
+    _optional = (*FedAvg._optional, "bias", "phi")  # without a personal bias; ClusteredFedMix
     server: Optimizer = adam(1e-3)  # line 15
     experts: Annotated[int, "[1, 1024]"] = 4
     condition: str = "label"
@@ -211,7 +211,7 @@ class FedMix(FedAvg):
     def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
         """Return p(s|z) ``[clients, K]`` for the experts (eq. 8) and p(s) for phi and gates."""
         # line 11, and the weights of lines 12 and 13
-        p = self.share(fed, clients)
+        p = data_share(fed, clients)
         q = (
             messages["q_s"].double()
             if "q_s" in messages
@@ -231,16 +231,18 @@ class FedMix(FedAvg):
         mine = p.unsqueeze(1) * messages.get("q_s", uniform).to(p)
         return {n: mine if n.startswith(EXPERTS) else p for n in messages if n != "q_s"}
 
-    def server_penalty(self, fed: Federation, state: State, gradients: Params) -> Params:
-        """Return the pseudo-gradients less lambda_H grad_phi H(sum_c q(z|c) p(c)).
+    def server_update(
+        self, fed: Federation, state: State, gradients: Params, frozen_rows: Params | None = None
+    ) -> State:
+        """Return the state after a step along the pseudo-gradients less the regulariser's.
 
-        This regulariser prevents experts from being pruned early in training.
+        lambda_H grad_phi H(sum_c q(z|c) p(c)) prevents experts from being pruned early in training.
         """
         # line 14
-        if "phi" not in gradients or self.marginal_entropy == 0:
-            return gradients
-        pull = marginal_entropy_gradient(state.server_params["phi"], self._prior(fed))
-        return {**gradients, "phi": gradients["phi"] - self.marginal_entropy * pull}
+        if "phi" in gradients and self.marginal_entropy:
+            pull = marginal_entropy_gradient(state.server_params["phi"], self._prior(fed))
+            gradients = {**gradients, "phi": gradients["phi"] - self.marginal_entropy * pull}
+        return FedAvg.server_update(self, fed, state, gradients, frozen_rows)
 
     @property
     def shares_asked(self) -> tuple[str, ...]:
@@ -536,7 +538,7 @@ class ClusteredFedMix(FedMix):
     tensor([0.7311, 0.2689])
     """
 
-    needs_plain_sgd = True
+    _needs_plain_sgd = True
     objective: Annotated[str, ("map",)] = "map"
     damping: Annotated[float, "[0, 1)"] = 0.75
     entropy_weight: PositiveFloat = 1.0

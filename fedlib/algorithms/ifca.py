@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, one_hot
-from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, nbytes, to_device
+from fedlib.algorithms.fedavg import FedAvg, data_share, drop_prefix, to_device
 from fedlib.engine import Prediction, State, encode
+from fedlib.engine.protocol import Bytes, nbytes
 from fedlib.federation import ClientData, Federation
 from fedlib.metrics import truth
 from fedlib.models import FunctionalModel, Params, add_prefix, map_experts, select_prefix, stack
@@ -260,7 +261,7 @@ class IFCA(FedAvg):
         """
         every = FedAvg.weights(self, fed, state, clients, messages)
         picked = one_hot(state.server_memory[CHOICE][clients], self.clusters).double()
-        picked = picked * state.server_memory[OPEN] * self.share(fed, clients).unsqueeze(1)
+        picked = picked * state.server_memory[OPEN] * data_share(fed, clients).unsqueeze(1)
         mine = picked / torch.where(picked.sum(0) > 0, picked.sum(0), 1)
         if not bool(state.server_memory[OPEN].all()):
             rest = picked.sum(1)

@@ -8,18 +8,24 @@ from torch import Tensor
 
 from fedlib.algorithms.arithmetic import mean
 from fedlib.algorithms.fedavg import (
-    Bytes,
     FedAvg,
     broadcast_to_clients,
-    equal_bytes,
     own_params,
     to_device,
 )
 from fedlib.algorithms.ifca import FIT, best_fit, pick
 from fedlib.algorithms.splitting import Personal
-from fedlib.engine import Algorithm, EarlyStop, Phase, Prediction, State, Update, uses_precomputed
-from fedlib.engine.protocol import LOG_DENSITY
-from fedlib.engine.train import Cohort
+from fedlib.engine import (
+    Algorithm,
+    Cohort,
+    EarlyStop,
+    Phase,
+    Prediction,
+    State,
+    Update,
+    uses_precomputed,
+)
+from fedlib.engine.protocol import LOG_DENSITY, Bytes, equal_bytes
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Architecture, Batch, FunctionalModel, Params, add_prefix, select_prefix
 from fedlib.models.architectures import auto_encoder, evidence, evidence_bound
@@ -60,7 +66,6 @@ class Local(NoServer):
     Reference: a baseline of all papers; Step 2 of Listo Zec et al. (001), fine-tuning of FedBABU.
     """
 
-    predicts_from_inputs = True
     local = ("",)
     stop: EarlyStop | None = None
     model: Architecture | None = None
@@ -94,6 +99,10 @@ class Local(NoServer):
         """Return the features where the network's base is frozen."""
         return FedAvg.precompute(self, net.like(self.model), frozen, ctx, batch)
 
+    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+        """Return the examples, as every client predicts with a model of its own."""
+        return {"x": x}
+
     def predict(
         self, net: FunctionalModel, params: Params, ctx: Params, code: Params
     ) -> Prediction:
@@ -121,8 +130,8 @@ class Finetuning(NoServer):
 
 
 for hook in (
-    "optional", "predicts_from_inputs", "local", "client_constants", "round_constants",
-    "shared_forward", "predict", "new_client_output", "combine_clients", "assign_clusters",
+    "_optional", "local", "client_constants", "round_constants", "shared_forward", "predict",
+    "new_client_output", "combine_clients", "assign_clusters",
 ):  # fmt: skip
     setattr(Finetuning, hook, wrapped(hook))
 
@@ -155,7 +164,6 @@ class NewClients(Finetuning):
     stop: EarlyStop | None = None
 
     def check(self) -> None:
-        FedAvg.check(self)
         of = self.of
         while isinstance(inner := getattr(of, "of", None), FedAvg) and of.communicates:
             of = inner  # Private and SecureSum wrap the algorithm
@@ -170,7 +178,7 @@ class NewClients(Finetuning):
         if not (of.communicates and usual and trained and kind.choose is Algorithm.choose):
             what = "by minimising one loss over it"
             raise ValueError(f"NewClients fit what is personal {what}: {kind.__name__} needs more")
-        if of.needs_plain_sgd and self.client != of.client:
+        if of._needs_plain_sgd and self.client != of.client:
             rate = f"give client={of.client} to NewClients, too"
             raise ValueError(f"{kind.__name__} depends on its clients' learning rate: {rate}")
 
@@ -280,7 +288,6 @@ class VAEDensity(Finetuning):
     """
 
     communicates = True  # the auto-encoders are sent
-    trained = (VAE,)
     epochs: int = 100
     batch_size: int | None = 10
     client: Optimizer = adam(1e-3)
@@ -321,7 +328,8 @@ class VAEDensity(Finetuning):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the auto-encoders, with early stopping on their own loss."""
-        return (self.phase(stop=self.stop, random_inputs=((LATENT, self.latent),), monitor="loss"),)
+        noise = ((LATENT, self.latent),)
+        return (self.phase(train=(VAE,), stop=self.stop, random_inputs=noise, monitor="loss"),)
 
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the negative lower bound of log p(x|s) in nats.

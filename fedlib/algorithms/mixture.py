@@ -80,7 +80,6 @@ class Mixture(NoServer):
     clusters.
     """
 
-    predicts_from_inputs = True
     local = (COPY, OWN, GATE)
     epochs: int = 500
     batch_size: int | None = 10

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.drift import RECEIVED, FedProx, squared_distance
-from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes
+from fedlib.algorithms.drift import RECEIVED, SCAFFOLD, FedProx, squared_distance
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.engine import Phase, Prediction, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Batch, FunctionalModel, Params, add_prefix, is_statistic, select_prefix
@@ -26,14 +26,16 @@ MODELS, THERE, ALPHA = "clients/model.", "clients/there", "alpha"
 class PersonalCopy(FedAvg):
     """A base class: FedAvg with a personal copy ``own.*`` of all parameters for each client."""
 
-    predicts_from_inputs = True
     local: ClassVar[tuple[str, ...]] = (OWN,)
-    initialised_from: ClassVar[dict[str, str]] = {OWN: ""}
 
     def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model's parameters, and a copy of them as the personal model."""
         model = FedAvg.init_params(self, fed, seed)
         return {**model, **add_prefix(model, OWN)}
+
+    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+        """Return the examples, as every client predicts with a model of its own."""
+        return {"x": x}
 
     def mine(self, params: Params) -> Params:
         """Return the parameters with which a client predicts. Default: the personal copy."""
@@ -183,7 +185,6 @@ class PFedMe(PersonalCopy):
     eta: PositiveFloat = 0.01
 
     def check(self) -> None:
-        FedAvg.check(self)
         if self.eta * self.lam > 1:
             raise ValueError(f"w_s would move beyond theta_s: eta lam = {self.eta * self.lam} > 1")
 
@@ -239,12 +240,12 @@ class FedAMP(FedAvg):
     tensor([[0.6967, 0.3033, 0.0000]])
     """
 
-    predicts_from_inputs = True
-    trained = ("base.", "head.")
     local = ("base.", "head.")
     lam: NonNegativeFloat = 0.01
     sigma: PositiveFloat = 10.0
     alpha: PositiveFloat | None = None
+
+    phases = SCAFFOLD.phases  # the model, without u_s
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, in which all models are equal and none has been sent.
@@ -309,11 +310,6 @@ class FedAMP(FedAvg):
         after = state.with_decisions(clients, messages)
         there = state.server_memory[THERE].index_fill(0, clients, True)
         return replace(after, server_memory={**after.server_memory, THERE: there})
-
-    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
-        """Return the bytes of one model down and one model up."""
-        one = {n: t[0] for n, t in select_prefix(state.server_memory, MODELS).items()}
-        return equal_bytes(clients, one, one)
 
 
 def attention(

@@ -9,11 +9,10 @@ from torch.nn.functional import normalize
 
 from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
 from fedlib.algorithms.fedavg import (
-    Bytes,
     FedAvg,
     broadcast_to_clients,
     carry_over,
-    equal_bytes,
+    local_names,
     to_device,
 )
 from fedlib.algorithms.local import Finetuning
@@ -21,7 +20,7 @@ from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, SplitModel
 from fedlib.engine import Phase, Prediction, State, tabulate, uses_precomputed
 from fedlib.engine.costs import group_by_size
-from fedlib.engine.protocol import DROPOUT
+from fedlib.engine.protocol import DROPOUT, Bytes, equal_bytes
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, FunctionalModel, Params, add_prefix, map_experts, select_prefix
 from fedlib.models.architectures import GateNet
@@ -77,7 +76,6 @@ class PMMoE(Finetuning):
             [1., 0., 1.]])
     """
 
-    trained = (GATE,)
     stored_as: ClassVar[dict[str, str]] = {"own_expert_bias": "favour"}
     of: SplitModel = FedPer()
     epochs: int = 50
@@ -105,18 +103,16 @@ class PMMoE(Finetuning):
         if fed.participants is not None:
             raise ValueError("PMMoE sends every private part to all clients: nobody can opt out")
         needed, there = self.of.init_params(fed, seed), first or State({}, {})
-        sides = {
-            n: there.client_params if n.startswith(self.of.local) else there.server_params
-            for n in needed
-        }
+        stays = local_names(self.of, [*needed, *there.server_params])
+        sides = {n: there.client_params if n in stays else there.server_params for n in needed}
         if lacking := [n for n, side in sides.items() if n not in side]:
             of, names = type(self.of).__name__, ", ".join(lacking)
             where = f"give its experiment as `first_stage` (it lacks {names})"
             raise ValueError(f"PMMoE mixes private parts of {of}: {where}")
-        own = {n: fed.num_clients if n.startswith(self.of.local) else None for n in needed}
+        own = {n: fed.num_clients if n in stays else None for n in needed}
         found = {n: carry_over(there, n, t, own[n]) for n, t in needed.items()}
         mine = {n: t.clone() for n, t in found.items() if own[n]}
-        shared = {n: t for n, t in there.server_params.items() if not n.startswith(self.of.local)}
+        shared = {n: t for n, t in there.server_params.items() if n not in stays}
         pool = {POOL + n: t.clone() for n, t in select_prefix(mine, self.of.experts).items()}
         if not pool:
             raise ValueError(f"{self.of} has no private part that others could borrow")
@@ -130,6 +126,10 @@ class PMMoE(Finetuning):
         if self.denoise:
             mine[KEPT] = self.clean(self.energies(fed, state))
         return state
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over the gate."""
+        return (self.phase(train=(GATE,)),)
 
     def _sees(self, net: FunctionalModel) -> tuple[int, ...]:
         """Return the shape of the gate's input: an image, or features."""
@@ -294,9 +294,7 @@ class FedSynMoE(FedAvg):
     released code initialises gates anew in every round and predicts with the global base alone.
     """
 
-    predicts_from_inputs = True
     local = (OWN, GATE)
-    initialised_from: ClassVar[dict[str, str]] = {OWN: ""}
     gate: GateNet = GateNet()
 
     def init_params(self, fed: Federation, seed: int) -> Params:

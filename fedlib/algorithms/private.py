@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import Bytes, FedAvg
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.local import NoServer
 from fedlib.engine import Algorithm, Cohort, State, Update
+from fedlib.engine.protocol import Bytes
 from fedlib.federation import Federation
 from fedlib.models import Params, is_statistic
 from fedlib.randomness import torch_seed
@@ -45,7 +46,9 @@ class Summed(FedAvg):
     def check(self) -> None:
         kind, of = type(self).__name__, type(self.of)
         sums = of.aggregate is FedAvg.aggregate and self.of.communicates
-        if not sums or isinstance(self.of, NoServer):  # VAEDensity sends whole auto-encoders
+        weighs = of.weights is not FedAvg.weights and of.client_weight is FedAvg.client_weight
+        sends_more = isinstance(self.of, NoServer)  # VAEDensity sends whole auto-encoders
+        if not sums or weighs or sends_more:
             raise ValueError(f"{kind} hands a server sums, and {of.__name__} needs more than these")
         for field in fields(FedAvg):
             if getattr(self, field.name) != field.default:
@@ -59,15 +62,8 @@ class Summed(FedAvg):
         return {n: p for n in state.server_params if n in messages}
 
 
-for hook in (
-    *vars(Algorithm),
-    "optional",
-    "predicts_from_inputs",
-    "local",
-    "init_params",
-    "client_weight",
-):
-    if hook[0] != "_" and hook not in OWN:
+for hook in ("_optional", *(name for name in vars(Algorithm) if name[0] != "_")):
+    if hook not in OWN:
         setattr(Summed, hook, wrapped(hook))
 
 

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
 from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot, weighted_sum
-from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, to_device
+from fedlib.algorithms.fedavg import FedAvg, data_share, to_device
 from fedlib.algorithms.splitting import LGFedAvg
 from fedlib.engine import BLOCK, Cohort, Phase, State, Update, uses_precomputed, vmap_clients
+from fedlib.engine.protocol import Bytes, nbytes
 from fedlib.federation import Federation
 from fedlib.models import Batch, FunctionalModel, Params, add_prefix, select_prefix
 from fedlib.models.architectures import params_of, seeded
@@ -51,7 +52,6 @@ class FedGen(FedAvg):
     has a distillation term, a diversity term and decaying weights, which PFLlib leaves out as well.
     """
 
-    trained = ("base.", "head.")
     noise: PositiveInt = 512
     hidden: PositiveInt = 512
     fit: Optimizer = adam(5e-3)
@@ -80,7 +80,7 @@ class FedGen(FedAvg):
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the model; the generator is trained by the server."""
         noise = ("generator", self.noise), ("label", 1)
-        return (self.phase(random_inputs=noise, steps=None),)
+        return (self.phase(train=("base.", "head."), random_inputs=noise, steps=None),)
 
     @uses_precomputed("precompute")
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
@@ -94,7 +94,7 @@ class FedGen(FedAvg):
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Return the averaged model, and the generator fitted to the clients' output layers."""
         p, pool, draw = (
-            self.share(fed, clients),
+            data_share(fed, clients),
             self.round_constants(fed, state)[POOL],
             _generator(state),
         )

@@ -10,9 +10,9 @@ from torch.nn.functional import layer_norm, linear, normalize, relu
 
 from fedlib.algorithms.arithmetic import cross_entropy, mean, mean_cross_entropy, mean_of
 from fedlib.algorithms.drift import MOON, RECEIVED
-from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, to_device
+from fedlib.algorithms.fedavg import FedAvg, drop_prefix, features_of, to_device
 from fedlib.engine import Phase, Prediction, State, Update, play_round, uses_precomputed
-from fedlib.engine.protocol import FEATURES
+from fedlib.engine.protocol import FEATURES, Bytes
 from fedlib.federation import Federation, Precomputed
 from fedlib.models import Batch, FunctionalModel, Params, add_prefix, select_prefix
 from fedlib.models.architectures import params_of, seeded
@@ -142,14 +142,10 @@ class Personal(SplitModel):
         h = code["h"] if "h" in code else net.features(params, code["x"])
         return Opened(h, h.new_zeros(h.shape[0], net.classes))
 
-    @property
-    def predicts_from_inputs(self) -> bool:
-        """Whether parameters of the base are local."""
-        return not all(prefix.startswith("head.") for prefix in self.local)
-
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
-        """Return the features, or the examples if the base is not shared."""
-        return {"x": x} if self.predicts_from_inputs else {"h": net.features(shared, x)}
+        """Return the features, or the examples if parameters of the base are local."""
+        is_head = all(prefix.startswith("head.") for prefix in self.local)
+        return {"h": net.features(shared, x)} if is_head else {"x": x}
 
 
 @value
@@ -234,8 +230,11 @@ class FedBABU(Personal):
     base, as in the paper; in the released code of 004 it starts from a client's own last base.
     """
 
-    trained = ("base.",)
     local: tuple[str, ...] = ("head.",)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over the base."""
+        return (self.phase(train=("base.",)),)
 
 
 @value
@@ -252,8 +251,11 @@ class FedBN(FedAvg):
     normalization, ICLR 2021.
     """
 
-    predicts_from_inputs = True
     local = (f"*{MEAN}",)
+
+    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+        """Return the examples, as every client predicts with a network of its own."""
+        return {"x": x}
 
 
 @value
@@ -274,7 +276,6 @@ class LocalGlobal(FedAvg):
     000, the model is not pre-trained by FedAvg, which ``Experiment.first_stage`` makes possible.
     """
 
-    predicts_from_inputs = True
     cut: PositiveInt = 3
 
     @property
@@ -327,7 +328,6 @@ class FedRoD(SplitModel):
     """
 
     experts = OWN
-    initialised_from: ClassVar[dict[str, str]] = {OWN: "head."}
 
     def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model's parameters and a copy of its head."""
@@ -342,7 +342,7 @@ class FedRoD(SplitModel):
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the balanced loss of base and generic head plus the personal head's loss."""
         y, weight = batch.y, batch.weight
-        h = self.features(net, params, batch)
+        h = features_of(net, params, batch)
         generic = net.logits(params, h)
         balanced = generic + ctx["log_counts"]
         both = generic.detach() + self.private(net, params, h.detach())
@@ -379,8 +379,6 @@ class FedCP(SplitModel):
     """
 
     experts = OWN
-    initialised_from: ClassVar[dict[str, str]] = {OWN: "head."}
-    trained = ("base.", POLICY, OWN)
     stored_as: ClassVar[dict[str, str]] = {"lam": "apart"}
     lam: NonNegativeFloat = 5.0
 
@@ -400,12 +398,12 @@ class FedCP(SplitModel):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase, which trains all parameters but the global head."""
-        return (self.phase(random_inputs=(("policy", FEATURES),)),)
+        return (self.phase(train=("base.", POLICY, OWN), random_inputs=(("policy", FEATURES),)),)
 
     @uses_precomputed("precompute")
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy plus the discrepancy from the global base's features."""
-        h, weight = self.features(net, params, batch), batch.weight
+        h, weight = features_of(net, params, batch), batch.weight
         logits = self.logits(net, params, ctx, {"h": h, **batch.random})
         loss = mean_cross_entropy(logits, batch.y, weight)
         known = batch.precomputed
@@ -498,7 +496,6 @@ class GPFL(SplitModel):
     """
 
     experts = "head."
-    trained = ("base.", "head.", LABELS, STEERED)
     near: NonNegativeFloat = 0.01
     decay: NonNegativeFloat = 0.1
 
@@ -510,6 +507,10 @@ class GPFL(SplitModel):
             new |= {f"{STEERED}{side}.layer": nn.Linear(d, d) for side in SIDES}
             new |= {f"{STEERED}{side}.norm": nn.LayerNorm(d) for side in SIDES}
         return {**model, **to_device(params_of(new), fed)}
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over all parameters that the model has here."""
+        return (self.phase(train=("base.", "head.", LABELS, STEERED)),)
 
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the contexts, ``[clients, D]`` each."""
@@ -525,7 +526,7 @@ class GPFL(SplitModel):
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy, the pull to the label embeddings and the weight decay."""
         y, weight = batch.y, batch.weight
-        h = self.features(net, params, batch)
+        h = features_of(net, params, batch)
         logits = net.logits(params, steer(params, h, ctx["mine"]))
         everybody = steer(params, h, ctx["everybody"])
         cosine = normalize(everybody, dim=-1) @ normalize(params[LABELS], dim=-1).mT
@@ -586,9 +587,8 @@ class DBE(SplitModel):
     """
 
     experts = VECTOR
-    trained: ClassVar[tuple[str, ...]] = ("base.", "head.", VECTOR, RUNNING)
     local = (VECTOR, RUNNING)
-    needs_plain_sgd = True
+    _needs_plain_sgd = True
     below_head = True
     kappa: NonNegativeFloat = 50.0
 
@@ -612,6 +612,10 @@ class DBE(SplitModel):
         initial.server_memory[PREPARED] = torch.stack([report.download.sum(), report.upload.sum()])
         return initial
 
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over all parameters but the consensus."""
+        return (self.phase(train=("base.", "head.", VECTOR, RUNNING)),)
+
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the global model, the client's vector, and mean features of zero."""
         initial = FedAvg.client_params(self, fed, state, clients)
@@ -621,7 +625,7 @@ class DBE(SplitModel):
     def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy plus the distance of mean features from the consensus."""
         weight = batch.weight
-        h = self.features(net, params, batch)
+        h = features_of(net, params, batch)
         logits = net.logits(params, h + params[VECTOR])
         loss = mean_cross_entropy(logits, batch.y, weight)
         center = mean_of(h, weight)
@@ -656,15 +660,13 @@ class DBE(SplitModel):
 class _Consensus(DBE):
     """One epoch of training after which clients send their last mean features, and no model."""
 
-    trained = ("base.", "head.", RUNNING)
+    def phases(self) -> tuple[Phase, ...]:
+        return (self.phase(train=("base.", "head.", RUNNING)),)
 
     def client_update(
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
         return {}, {CONSENSUS: before[CONSENSUS] - after[RUNNING]}
 
-    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
-        model = drop_prefix(state.server_params, CONSENSUS)  # the consensus is not sent yet
-        return FedAvg.communication_bytes(
-            self, replace(state, server_params=model), clients, messages
-        )
+    def download(self, state: State, row: int) -> State:
+        return State(drop_prefix(state.server_params, CONSENSUS), {})  # it is not sent yet

@@ -1,25 +1,24 @@
 """The interface between an algorithm and the engine: one client, one mini-batch, and the server.
 
-The engine calls the methods of ``Algorithm`` and knows no algorithm by name. Rarely needed hooks
-have their default here, all others in ``FedAvg``. An algorithm subclasses ``FedAvg`` and overrides
-the methods in which it differs.
+The engine calls the methods of ``Algorithm`` and knows no algorithm by name. ``Algorithm`` lists
+everything that an algorithm may override. Rarely needed hooks have their default here, all others
+in ``FedAvg``. An algorithm subclasses ``FedAvg`` and overrides the methods in which it differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
-from fedlib.federation import Federation, Precomputed
+from fedlib.federation import NOTHING, Federation, Precomputed
 from fedlib.models import Architecture, Batch, FunctionalModel, Params
 from fedlib.optim import Optimizer
 from fedlib.values import NonNegativeFloat, PositiveInt, short_repr, value
-
-if TYPE_CHECKING:
-    from fedlib.engine.train import Cohort
 
 # Symbolic counts of random numbers per example; see `numbers_of`.
 FEATURES, DROPOUT = "features", "dropout"
@@ -184,6 +183,50 @@ class State:
         return cls(groups["shared"], groups["local"], groups["optimizer"], groups["memory"])
 
 
+class TrainingDiverged(FloatingPointError):
+    """A loss or a parameter is not finite.
+
+    Args:
+        message: the message of the error.
+        clients: ids of the clients concerned.
+    """
+
+    def __init__(self, message: str, clients: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.clients = tuple(clients)
+
+
+@dataclass(eq=False)
+class Cohort:
+    """Clients that are trained together.
+
+    Args:
+        fed: the federation.
+        clients: their indices, int64 ``[clients]``.
+        params: their parameters by name, ``[clients, ...]``.
+        context: constants that differ between clients, ``[clients, ...]``.
+        common: constants that all clients share, without a client axis.
+        loss: each client's mean training loss in its last phase, ``[clients]``.
+        precomputed: quantities of the training examples that the loss of the phase uses.
+        precomputed_validation: the same of the validation examples.
+    """
+
+    fed: Federation
+    clients: Tensor
+    params: Params
+    context: Params
+    common: Params
+    loss: Tensor
+    precomputed: Precomputed = NOTHING
+    precomputed_validation: Precomputed = NOTHING
+
+    def part(self, some: slice) -> Cohort:
+        """Return the cohort restricted to a slice of its clients."""
+        names = ("clients", "params", "context", "loss", "precomputed", "precomputed_validation")
+        own = {n: getattr(self, n) for n in names}
+        return replace(self, **tree_map_only(Tensor, lambda t: t[some], own))
+
+
 class Prediction(NamedTuple):
     """The prediction of one client for B examples.
 
@@ -202,6 +245,7 @@ class Prediction(NamedTuple):
 
 
 Update = tuple[Params, Params]  # what a client keeps, and what it sends
+Bytes = tuple[Tensor, Tensor]  # sent to, and by, every client of a cohort, int64 ``[clients]`` each
 Loss = TypeVar("Loss", bound=Callable[..., Tensor])
 
 
@@ -267,6 +311,16 @@ class Algorithm(Protocol):
         """
         return ()
 
+    @property
+    def local(self) -> tuple[str, ...]:
+        """Name prefixes of the parameters that stay with their client, which never sends them.
+
+        Read by ``init`` and ``client_update``. ``"*running_mean"`` matches every layer that has a
+        parameter of this name.
+
+        Default: none.
+        """
+
     # --- Start of a run --------------------------------------------------------------------------
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
@@ -277,8 +331,22 @@ class Algorithm(Protocol):
             seed: the experiment's seed; it determines the initial parameters.
             first: the final state of an earlier stage, or None.
 
-        Default: freshly initialised parameters. A parameter that ``first`` has under
-        the same name starts from there.
+        Default: the parameters of ``init_params``. A parameter that ``first`` has under the same
+        name starts from there.
+        """
+
+    def init_params(self, fed: Federation, seed: int) -> Params:
+        """Return freshly initialised parameters of the server and of one client, by name.
+
+        Called by ``init``. A parameter that starts as a copy of another one, such as a personal
+        model, is the same tensor under a second name: then it also starts from the other's value if
+        a first stage lacks it.
+
+        Args:
+            fed: the federation, whose ``net`` is the task's model.
+            seed: the experiment's seed; it determines the initial parameters.
+
+        Default: those of the task's model.
         """
 
     # --- A round: the server ---------------------------------------------------------------------
@@ -301,7 +369,8 @@ class Algorithm(Protocol):
     def download(self, state: State, row: int) -> State:
         """Return the part of the state that one client downloads.
 
-        Called by deployments over a network, such as the one with Flower in ``examples/flower``.
+        Called by ``communication_bytes``, and by deployments over a network, such as the one with
+        Flower in ``examples/flower``.
 
         Args:
             state: the server's state.
@@ -372,6 +441,23 @@ class Algorithm(Protocol):
         Default: the mean cross-entropy.
         """
 
+    def precompute(
+        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
+    ) -> Precomputed:
+        """Return what a loss looks up in ``batch.precomputed`` instead of computing it every step.
+
+        Called before a phase whose loss is marked with ``uses_precomputed("precompute")``, on all
+        training examples of a client.
+
+        Args:
+            net: the network as functions of its parameters.
+            frozen: the client's parameters that the phase does not train.
+            ctx: the client's constants.
+            batch: a block of its examples.
+
+        Default: the features, if the base is not trained.
+        """
+
     def client_update(
         self, net: FunctionalModel, before: Params, after: Params, ctx: Params
     ) -> Update:
@@ -385,17 +471,16 @@ class Algorithm(Protocol):
 
         Returns:
             A pair of dictionaries: new values of local parameters, and the message. Local
-                parameters that
-            the first one does not name keep their trained values.
+            parameters that the first one does not name keep their trained values.
 
         Default: nothing, and before - after of all trained parameters that are shared.
         """
 
     def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
-        """Return the updates of clients that share a program, after ``client_update``.
+        """Return the updates of clients that share a program.
 
-        May read the clients' examples in ``cohort.fed``, and draw random numbers from the round,
-        the seed and a client's id, for instance to add noise.
+        Called after ``client_update``. May read the clients' examples in ``cohort.fed``, and draw
+        random numbers from the round, the seed and a client's id, for instance to add noise.
 
         Args:
             cohort: the clients, with their parameters before training.
@@ -426,6 +511,22 @@ class Algorithm(Protocol):
         Default: p(s), a client's share of the cohort's training examples.
         """
 
+    def client_weight(self, p: Tensor, messages: Params) -> Params:
+        """Return the weights of clients before they are divided by their sum over the cohort.
+
+        Called by ``Private`` and ``SecureSum`` at the clients, which do not know each other. An
+        algorithm that overrides ``weights`` must override this method, too, to be wrapped by them.
+
+        Args:
+            p: a weight of each client by itself, such as its number of examples, ``[clients]``.
+            messages: what they send, ``[clients, ...]`` by name.
+
+        Returns:
+            Weights by name of a parameter, ``[clients]`` or ``[clients, K]``.
+
+        Default: ``p`` for every parameter.
+        """
+
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Return the state after the round.
 
@@ -437,12 +538,28 @@ class Algorithm(Protocol):
             clients: indices of the cohort, int64 ``[clients]``.
             messages: what they sent, ``[clients, ...]`` by name.
 
-        Default: one step of the server's optimiser along the weighted mean of the messages.
+        Default: one step of the server's optimiser along the weighted mean of the messages. A
+        parameter without a message does not change, nor does an expert (an index k of a parameter
+        with weights ``[clients, K]``) to which every client gives weight 0.
         """
 
-    def communication_bytes(
-        self, state: State, clients: Tensor, messages: Params
-    ) -> tuple[Tensor, Tensor]:
+    def server_update(
+        self, fed: Federation, state: State, gradients: Params, frozen_rows: Params | None = None
+    ) -> State:
+        """Return the state after a step of the server along the pseudo-gradients.
+
+        Called by ``aggregate``. A regulariser of the server adds its gradient here.
+
+        Args:
+            fed: the federation.
+            state: the state after ``choose``.
+            gradients: the weighted means of w - w_s, by name of a parameter.
+            frozen_rows: bool ``[K]`` by name, True for experts that must not change.
+
+        Default: a step of the optimiser ``server``; running statistics are averaged.
+        """
+
+    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
         """Return the bytes that each client downloads and uploads. Called once per round.
 
         Args:
@@ -453,8 +570,10 @@ class Algorithm(Protocol):
         Returns:
             A pair of int64 ``[clients]``: bytes of downloads and of uploads.
 
-        Default: the sizes of ``server_params`` and of the messages.
+        Default: the sizes of what ``download`` returns for the first client and of a message.
         """
+        down = self.download(state, int(clients[0])).flat() if len(clients) else {}
+        return equal_bytes(clients, down, {n: t[0] for n, t in messages.items() if len(t)})
 
     # --- Predictions -----------------------------------------------------------------------------
 
@@ -486,7 +605,8 @@ class Algorithm(Protocol):
             shared: the ``server_params``.
             x: normalised examples, ``[B, ...]``.
 
-        Default: log p(y|x) of the global model.
+        Default: log p(y|x) of the global model, or the examples if some of its parameters are
+        local.
         """
 
     def predict(
@@ -500,7 +620,7 @@ class Algorithm(Protocol):
             ctx: the client's constants.
             code: the result of ``shared_forward``.
 
-        Default: the global model's prediction.
+        Default: the global model's prediction, or that of the client's own parameters.
         """
 
     def new_client_output(
@@ -539,6 +659,16 @@ class Algorithm(Protocol):
         Default: none.
         """
         return {}
+
+
+def nbytes(params: Params) -> int:
+    """Return the total size of the tensors in bytes."""
+    return sum(t.numel() * t.element_size() for t in params.values())
+
+
+def equal_bytes(clients: Tensor, down: Params, up: Params) -> Bytes:
+    """Return the bytes of every client if all download ``down`` and upload ``up``."""
+    return torch.full((len(clients),), nbytes(down)), torch.full((len(clients),), nbytes(up))
 
 
 def tensors(algorithm: Algorithm, hook: str, found: Any, clients: int | None = None) -> Params:

@@ -13,9 +13,18 @@ from fedlib.engine import costs
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import accuracy
 from fedlib.engine.program import one_client, vmap_clients
-from fedlib.engine.protocol import SHAPES, Algorithm, State, Update, tensors, train_view
+from fedlib.engine.protocol import (
+    SHAPES,
+    Algorithm,
+    Cohort,
+    State,
+    TrainingDiverged,
+    Update,
+    tensors,
+    train_view,
+)
 from fedlib.engine.selection import Selection
-from fedlib.engine.train import Cohort, TrainingDiverged, in_parts, train_phase
+from fedlib.engine.train import in_parts, train_phase
 from fedlib.federation import Federation
 from fedlib.models import Params
 from fedlib.parallel import map_chunks

@@ -2,67 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_map
 
 from fedlib.engine import costs
 from fedlib.engine.batches import Plan, precompute
 from fedlib.engine.evaluate import nll
 from fedlib.engine.program import Program, one_client, vmap_clients
-from fedlib.engine.protocol import Algorithm, Phase, numbers_of, precompute_of
-from fedlib.federation import NOTHING, Federation, Precomputed
+from fedlib.engine.protocol import (
+    Algorithm,
+    Cohort,
+    Phase,
+    TrainingDiverged,
+    numbers_of,
+    precompute_of,
+)
+from fedlib.federation import NOTHING, Federation
 from fedlib.models import Batch, Params, Statistics, is_statistic
 from fedlib.parallel import Found, map_ordered
-
-
-class TrainingDiverged(FloatingPointError):
-    """A loss or a parameter is not finite.
-
-    Args:
-        message: the message of the error.
-        clients: ids of the clients concerned.
-    """
-
-    def __init__(self, message: str, clients: Sequence[int] = ()) -> None:
-        super().__init__(message)
-        self.clients = tuple(clients)
-
-
-@dataclass(eq=False)
-class Cohort:
-    """Clients that are trained together.
-
-    Args:
-        fed: the federation.
-        clients: their indices, int64 ``[clients]``.
-        params: their parameters by name, ``[clients, ...]``.
-        context: constants that differ between clients, ``[clients, ...]``.
-        common: constants that all clients share, without a client axis.
-        loss: each client's mean training loss in its last phase, ``[clients]``.
-        precomputed: quantities of the training examples that the loss of the phase uses.
-        precomputed_validation: the same of the validation examples.
-    """
-
-    fed: Federation
-    clients: Tensor
-    params: Params
-    context: Params
-    common: Params
-    loss: Tensor
-    precomputed: Precomputed = NOTHING
-    precomputed_validation: Precomputed = NOTHING
-
-    def part(self, some: slice) -> Cohort:
-        """Return the cohort restricted to a slice of its clients."""
-        names = ("clients", "params", "context", "loss", "precomputed", "precomputed_validation")
-        own = {n: getattr(self, n) for n in names}
-        return replace(self, **tree_map_only(Tensor, lambda t: t[some], own))
 
 
 def train_phase(

@@ -293,6 +293,10 @@ class FunctionalModel:
         """Return whether these names include all parameters that ``features`` uses."""
         return all(name in params for name, _, _ in self._base)
 
+    def has_all(self, params: Collection[str]) -> bool:
+        """Return whether these names include all parameters of the network."""
+        return all(name in params for name, _, _ in (*self._base, *self._head))
+
     def has_copy(self, params: Params) -> bool:
         """Return whether some parameter has the name and shape of one of the base.
 

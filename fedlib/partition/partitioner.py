@@ -6,15 +6,20 @@ Wrappers add side information, select some of the clients, or repeat the partiti
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedlib.partition import draws
 from fedlib.partition.draws import Ints, LabelledExamples, Partition, examples
-from fedlib.values import PositiveFloat, PositiveInt, short_repr, value, wrapped
+from fedlib.values import PositiveFloat, PositiveInt, refuse_old_hooks, short_repr, value, wrapped
 
+# Methods of 0.2, by what to override instead.
+METHODS = {
+    "deal": "partition", "population": "num_clients", "among": "choose_clients",
+    "cut": "split_off", "told": "feature",
+}  # fmt: skip
 EIGHTHS = tuple(45.0 * turn for turn in range(8))  # degrees
 
 
@@ -36,6 +41,10 @@ class Partitioner:
     >>> (task.counts(seed=0)["train"] > 0).sum(1).tolist()
     [5, 5]
     """
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        refuse_old_hooks(cls, METHODS)
 
     def split(
         self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None = None,

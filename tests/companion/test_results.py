@@ -49,6 +49,8 @@ def test_every_run_of_a_file_comes_back_to_the_last_bit():
     for e in RUNS:
         same(find_result(e), made(e))
     assert {r.experiment for r in exported()} == {*RUNS}
+    with pytest.raises(StoreError, match=r"only the metrics .* find_result\(experiment\)"):
+        exported()[0].model()
     assert find_result(SECOND) is None and path_of(SECOND) is None
     first, again = target.read_bytes(), [find_result(e) for e in reversed(RUNS)]
     assert export(again, "some").read_bytes() == first != export(again[1:], "some").read_bytes()

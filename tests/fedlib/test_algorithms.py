@@ -269,7 +269,6 @@ def test_a_phases_loss_is_that_on_raw_examples(played):
 class Beside(alg.FedAvg):
     """A model of each client's own, trained by FedAvg's loss, as somebody writes it first."""
 
-    predicts_from_inputs = True
     local = ("own.",)
 
     def init_params(self, fed, seed):

@@ -203,7 +203,7 @@ def test_a_copy_that_is_killed_is_an_error(forks):
 ORPHANED = """
 import os, sys, time, torch
 from fedlib import parallel
-from fedrun.sweeps import Processes
+from fedrun.workers import Processes
 
 def work(i):
     os.write(1, b"%d\\n" % os.getpid())

@@ -19,10 +19,10 @@ from small import TASK
 from fedlib import Optimizer, sgd, value
 from fedlib.algorithms import FedAvg, FedMix, FedRep, Local, Personal, PrunedFedMix
 from fedlib.algorithms.fedmix import MEMORY
-from fedlib.engine import EarlyStop, Phase, evaluate, play_round
+from fedlib.engine import Cohort, EarlyStop, Phase, evaluate, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
-from fedlib.engine.train import Cohort, train_phase
+from fedlib.engine.train import train_phase
 from fedlib.models import MLP, map_experts
 from fedrun import Experiment, run
 
@@ -262,7 +262,9 @@ class Hooked(FedAvg):
     """FedAvg whose clients keep three numbers, and whose hooks a test replaces."""
 
     local = ("seen",)
-    trained = ("base.", "head.")
+
+    def phases(self):
+        return (self.phase(train=("base.", "head.")),)
 
     def init_params(self, fed, seed):
         return {**FedAvg.init_params(self, fed, seed), "seen": torch.zeros(3)}

@@ -238,14 +238,19 @@ def test_every_algorithm_trains_with_batchnorm_or_says_that_it_does_not(name):
 class Forgetting(FedAvg):
     """Its loss hands no batch on."""
 
+    model = ""
+
     def loss(self, net, params, ctx, batch):
-        return F.cross_entropy(net(select_prefix(params, *self.trained), batch.x), batch.y)
+        return F.cross_entropy(net(select_prefix(params, self.model), batch.x), batch.y)
 
 
 class Second(Forgetting):
     """Nor does that of a second model, while the one that is called base stands still."""
 
-    trained, local = ("own.",), ("own.",)
+    model, local = "own.", ("own.",)
+
+    def phases(self):
+        return (self.phase(train=self.local),)
 
     def init_params(self, fed, seed):
         model = FedAvg.init_params(self, fed, seed)

@@ -19,7 +19,7 @@ from fedlib.engine.protocol import train_view
 from fedlib.federation import OPTED_IN
 from fedlib.partition import ClientSubset, LocalHoldout, MatchedHoldout, OptOut
 from fedrun import Experiment, run
-from fedrun.train import built
+from fedrun.experiment import built
 
 SIZES = (11, 6, 9, 7)
 

@@ -154,7 +154,8 @@ def test_a_method_that_would_train_nothing_is_refused():
 class Counting(FedAvg):
     """The server keeps a whole number and a truth value, and broadcasts what is no tensor."""
 
-    trained = ("base.", "head.")
+    def phases(self):
+        return (self.phase(train=("base.", "head.")),)
 
     def init_params(self, fed, seed):
         more = {"turns": torch.tensor(3), "on": torch.tensor(True)}
