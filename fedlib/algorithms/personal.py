@@ -96,7 +96,7 @@ class APFL(PersonalCopy):
         v_s     <- v_s - eta grad_v F_s(m_s)                     stays, on the same mini-batch
         alpha_s <- alpha_s - eta <v_s - w_s, grad F_s(m_s)>      kept in [0, 1]
 
-    Predictions use the server's present w in place of w_s.
+    Predictions use the server's current w instead of w_s.
 
     Args:
         alpha: weight of the personal model, from 0 to 1; the initial one if ``adaptive``.

@@ -114,8 +114,8 @@ class Personal(SplitModel):
     the mean layer. ``PMMoE`` mixes the heads, if the whole head is local.
 
     Args:
-        local: name prefixes of the local parameters; every one must match a parameter of the
-            model. Default: ``("head.bias",)``.
+        local: name prefix of the local parameters, or a tuple of several; every one must match a
+            parameter of the model. Default: ``("head.bias",)``.
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Reisser et al., Federated mixture of experts (000), a baseline.
@@ -145,7 +145,7 @@ class Personal(SplitModel):
     @property
     def predicts_from_inputs(self) -> bool:
         """Whether parameters of the base are local."""
-        return not all(prefix.startswith("head.") for prefix in self.local)
+        return not all(prefix.startswith("head") for prefix in self.local)
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Return the features, or the examples if the base is not shared."""

@@ -220,10 +220,11 @@ def whole_numbers(what: str, given: ArrayLike) -> Ints:
     return numbers.astype(np.int64)
 
 
-def require_at_least(what: str, needed: int, available: int) -> None:
+def require_at_least(what: str, needed: int, available: int, advice: str = "") -> None:
     """Raise ValueError, with the numbers, if fewer are available than needed."""
     if needed > available:
-        raise ValueError(f"{what}: {needed:,} needed, but only {available:,} are available")
+        told = f"{what}: {needed:,} needed, but only {available:,} are available"
+        raise ValueError(f"{told}{advice}")
 
 
 def per_client(clients: int, size: int | None, available: int, what: str = "examples") -> int:
