@@ -87,10 +87,9 @@ def add(
     >>> visits = pd.DataFrame({"age": range(60), "ill": [0, 1] * 30, "ward": ["a", "b", "c"] * 20})
     >>> add_data("visits", visits, label="ill", columns="ward").feature_names
     ('age',)
-    >>> Task("visits", NaturalPartition("ward"), MLP((8,)), LocalHoldout()).counts(seed=0)["train"]
-    array([[6, 7],
-           [7, 6],
-           [7, 7]])
+    >>> task = Task("visits", NaturalPartition("ward"), MLP((8,)), LocalHoldout())
+    >>> task.build(seed=0).client_names
+    ('a', 'b', 'c')
     """
     if name in RECORDS:
         raise ValueError(f"{name!r} is the name of an official dataset: choose another name")
