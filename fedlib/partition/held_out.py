@@ -94,8 +94,9 @@ class MatchedHoldout:
                 raise ValueError(f"every {self.group!r} of the test split is trained on; {instead}")
             rows, groups = (apart, theirs) if ours is test else (rows, known)
         what = f"examples to set {self.pool:,} aside and keep one"
-        small = f"; use MatchedHoldout(pool={max(1, len(rows) // 5)}), say, or LocalHoldout()"
-        draws.require_at_least(what, self.pool + 1, len(rows), small)
+        some = f"MatchedHoldout(pool={max(1, len(rows) // 5)}, validation=20, test=30)"
+        instead = f"; use LocalHoldout(), or smaller numbers, such as {some}"
+        draws.require_at_least(what, self.pool + 1, len(rows), instead)
         if self.group is None:
             return draws.holdout(ours.labels, self.pool, seed), None
         whole, generator = (

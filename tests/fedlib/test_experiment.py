@@ -307,7 +307,7 @@ def test_callbacks_see_every_round_and_may_stop_a_run(rounds):
 def test_a_value_for_each_client_by_its_name():
     """Of the state that the run ended with; clients without names are called by their ids."""
     result = play(WORSENING)
-    rows, kept = result.select("test_accuracy").to_pandas(), result.final("kept_round")
+    rows, (kept,) = result.select("test_accuracy").to_pandas(), result.curve("kept_round").values()
     last = rows[rows["round"] == kept].set_index("client")["value"]
     assert result.per_client() == last.to_dict() and kept < WORSENING.rounds
     made = {**result.provenance, "client_names": [f"w{i}" for i in last.index]}
