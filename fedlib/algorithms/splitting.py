@@ -145,7 +145,7 @@ class Personal(SplitModel):
     @property
     def predicts_from_inputs(self) -> bool:
         """Whether parameters of the base are local."""
-        return not all(prefix.startswith("head") for prefix in self.local)
+        return not all(prefix.startswith("head.") for prefix in self.local)
 
     def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
         """Return the features, or the examples if the base is not shared."""
