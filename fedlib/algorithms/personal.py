@@ -284,7 +284,7 @@ class FedAMP(FedAvg):
     def download(self, state: State, row: int) -> State:
         """Return a client's u_s, as the only model in the server's memory.
 
-        On a wire the server's state has participating clients only.
+        Over a network, the server's state has participating clients only.
         """
         everyone = torch.arange(
             len(state.server_memory[THERE]), device=state.server_memory[THERE].device
