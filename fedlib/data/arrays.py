@@ -73,8 +73,7 @@ def add(
         tokens: whether integers [N, T] are token ids. Default: None, which means those of an array
             are, and those of a table are not.
         label: name of a table's column of labels. Default: "", for pairs as above.
-        columns: with `label`, names of columns that are not features, such as the client. Default:
-            ().
+        columns: with `label`, columns that are not features, such as the client. Default: ().
 
     Returns:
         the dataset, which `load` returns by its name from now on.
@@ -117,11 +116,11 @@ def add(
 
 def _taken_apart(table: Any, label: str, columns: Sequence[str]) -> Given:
     """Return the features, the labels and the further columns of a table."""
-    names = named(table)
-    for name in (taken := (label, *columns)):
+    taken, names = (label, *columns), named(table)
+    for name in taken:
         check_choice("column", name, names)
-    rest = [name for name in names if name not in taken]
-    x = table.select(rest) if hasattr(table, "select") else table[rest]
+    pick, pandas = getattr(table, "select", table.__getitem__), hasattr(table, "iloc")
+    x = table.drop(columns=[*taken]) if pandas else pick([n for n in names if n not in taken])
     return x, table[label], {name: table[name] for name in columns}
 
 
