@@ -1,14 +1,43 @@
-"""fedlib: a companion to five papers on federated mixtures of experts.
+"""fedlib: federated learning with tasks and algorithms that are values.
 
-Everything that a program of one's own needs is here, and what ``dir(fedlib)`` lists is promised
-(docs/CHANGELOG.md). It is imported when it is first asked for: ``import fedlib`` costs nothing. ::
+It is a companion to five papers on federated mixtures of experts. ``dir(fedlib)`` lists the public
+names, which docs/CHANGELOG.md promises and which are imported on first use; ``dir(fedrun)`` those
+that train experiments, and store and compare their results.
 
-    from fedlib import MLP, Dirichlet, Experiment, FedAvg, MatchedHoldout, Task, simulate
+>>> from fedlib import MLP, Dirichlet, FedAvg, LocalHoldout, Task, value
+>>> from fedrun import Experiment, run
+>>> task = Task("digits", Dirichlet(clients=10, alpha=0.5), MLP((32,)), LocalHoldout())
+>>> result = run(Experiment(task, FedAvg(epochs=2), rounds=2, cohort=5), progress=False)
+>>> result.final("test_accuracy") > 0.1, len(result.per_client("test_accuracy"))
+(True, 10)
 
-    clients = Dirichlet(clients=20, alpha=0.1, size=60)
-    task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))
-    for moment in simulate(Experiment(task, FedAvg(), rounds=20, cohort=5)):
-        print(moment.round, moment.metrics.get("test_accuracy"))
+I want to ...
+
+- partition by a Dirichlet distribution: ``Dirichlet``, over the classes of each client, or
+  ``ClassDirichlet``, over the clients of each class as PFLlib does;
+- add a proximal term: ``FedProx``, or a term of my own: a subclass of ``FedAvg``, as below;
+- see the results of each client: ``result.per_client(metric)``, with test examples of its own if
+  the task has a ``LocalHoldout``; score new examples: ``fedrun.evaluate``;
+- give clients personal heads: ``FedPer``, or other layers: ``Personal(local=prefixes)``;
+- serve a new client: ``fedrun.predict``, without labels; ``NewClients``, with some;
+- use my own data: ``add_data(name, (features, labels))``, or a table with ``label=`` and
+  ``columns=``; clients by one of its columns: ``NaturalPartition(column)``;
+- resume an interrupted or shorter run: call ``fedrun.run`` again;
+- run a grid: ``fedrun.sweep([Experiment(...) for ...], workers=4)``;
+- compare or plot: ``fedrun.compare({"FedAvg": results, ...})``, ``fedrun.frame`` for pandas, or
+  ``result.curve(metric)``, a dict by round;
+- export a model: ``result.model().state_dict()``, or ``result.model(client)`` of one client.
+
+>>> @value
+... class Proximal(FedAvg):
+...     mu: float = 0.1
+...     def round_constants(self, fed, state):
+...         return {f"global.{name}": w for name, w in state.server_params.items()}
+...     def loss(self, net, params, constants, batch):
+...         gap = sum(((w - constants[f"global.{name}"]) ** 2).sum() for name, w in params.items())
+...         return super().loss(net, params, constants, batch) + self.mu / 2 * gap
+>>> Proximal(mu=1.0)
+Proximal(mu=1.0)
 """
 
 import os

@@ -125,7 +125,7 @@ class Optimizer:
         betas: decay rates of the two moments of Adam, in [0, 1). Default: (0.9, 0.999).
         eps: added to Adam's denominator. Default: 1e-8.
         rates: pairs (prefix of parameter names, learning rate) that override ``lr``. A prefix that
-            matches no parameter is a ValueError when a run starts. Default: none.
+            matches no parameter raises ValueError when the run starts. Default: none.
         nesterov: whether SGD uses Nesterov momentum. Default: False.
         clip: the maximal norm of a client's gradient over all parameters, or of the server's
             pseudo-gradient; None for no clipping. Default: None.

@@ -6,7 +6,7 @@ Images are transformed as each client sees them: rotated, relabelled, or augment
 import math
 import os
 import warnings
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Annotated, TypeVar
 
 import numpy as np
@@ -166,17 +166,19 @@ def _some(split: Split, portion: float, seed: int) -> Split:
 
 @value
 class Task:
-    """Data, partition, network and held-out examples.
+    """The data set, its partition over clients, the network and the held-out examples.
 
     Models and rounds are selected on validation examples only (docs/READINGS.md, A04).
 
     Args:
-        dataset: the name of a data set, as ``data.load`` knows it.
+        dataset: the name of a data set: one of ``data.names()``, or one that ``add_data`` stored
+            from arrays or a table.
         partition: how training examples are assigned to clients.
         model: the architecture of the network.
         held_out: validation and test examples of clients: other examples with the client's label
-            shares (``MatchedHoldout``), or examples of its own, drawn at random (``LocalHoldout``)
-            or by columns of the data (``HoldoutByColumn``). Default: ``MatchedHoldout()``.
+            proportions (``MatchedHoldout``), or examples of its own, drawn at random
+            (``LocalHoldout``) or by columns of the data (``HoldoutByColumn``).
+            Default: ``MatchedHoldout()``.
         portion: fraction of the data that is used, stratified by class, in (0, 1]. Default: 1.
         augment: random augmentation of training examples in every batch. Default: None.
         opt_out: which training examples are hidden from federated algorithms. Default: None.
@@ -193,7 +195,7 @@ class Task:
     20
     """
 
-    dataset: str
+    dataset: str = field(metadata={"hint": "fedlib.add_data stores arrays or a table by a name"})
     partition: Partitioner
     model: Architecture
     held_out: MatchedHoldout | LocalHoldout = MatchedHoldout()

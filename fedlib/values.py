@@ -82,25 +82,30 @@ def value(cls: Any = None, *, kind: str = "") -> Any:
         raise TypeError(f"the kind {kind} is {where}: give {name} another, @value(kind=...)")
     cls.__post_init__, cls.__repr__, cls.__kind__ = _validate, as_code, kind
     made = dataclasses.dataclass(frozen=True, repr=False)(cls)
-    _accept_old_names(made)
+    _wrap_init(made)
     with suppress(NameError):  # a type that is defined later is checked when a value is made
         _require_types(made)
     _KINDS[kind] = made
     return made
 
 
-def _accept_old_names(cls: Any) -> None:
-    """Accept the old names of renamed fields as arguments, with a DeprecationWarning."""
+def _wrap_init(cls: Any) -> None:
+    """Accept old names of renamed fields as arguments, and suggest a name for an unknown one."""
     init, new = cls.__init__, {old: now for now, old in vars(cls).get("stored_as", {}).items()}
+    known = [field.name for field in dataclasses.fields(cls) if field.init]
 
     def __init__(self: Any, *args: Any, **given: Any) -> None:
         for old in given.keys() & new.keys():
             what = f"{cls.__name__}.{old} is {new[old]} now"
             warnings.warn(what, DeprecationWarning, stacklevel=2)
             given[new[old]] = given.pop(old)
+        for name in given.keys() - known:
+            rate = name.endswith(("lr", "learning_rate")) and "client" in known
+            what = f"{cls.__name__} has no argument {name!r}; {suggest(name, known)}"
+            raise TypeError(what + "; write client=sgd(lr)" * rate)
         init(self, *args, **given)
 
-    if new:
+    if new or _is_ours(cls):  # the digest of a user-defined class would change
         cls.__init__ = wraps(init)(__init__)
 
 
@@ -358,8 +363,11 @@ def _validate(self: Any) -> None:
     hints = _hints(self.__class__)
     for field in dataclasses.fields(self):
         where = f"{type(self).__name__}.{field.name}"
-        given = getattr(self, field.name)
-        object.__setattr__(self, field.name, _checked(where, given, hints[field.name]))
+        try:
+            made = _checked(where, getattr(self, field.name), hints[field.name])
+        except TypeError as error:
+            raise TypeError("; ".join([str(error), *field.metadata.values()])) from None
+        object.__setattr__(self, field.name, made)
     for name, limit in _limits(self.__class__):
         _limit(self, name, limit)
     for cls in reversed(type(self).__mro__):
@@ -411,6 +419,8 @@ def _checked(where: str, given: Any, hint: Any) -> Any:
     if Any in allowed or (given is None and type(None) in allowed):
         return given
     for kind in allowed:
+        if typing.get_args(kind) == (str, ...) and isinstance(given, str):
+            given = (given,)
         if typing.get_origin(kind) is tuple and isinstance(given, tuple | list):
             return _checked_items(where, tuple(given), typing.get_args(kind))
         if dataclasses.is_dataclass(kind) and isinstance(given, typing.cast(type, kind)):
@@ -418,9 +428,10 @@ def _checked(where: str, given: Any, hint: Any) -> Any:
     legal = {t for kind in allowed for t in _PLAIN.get(kind, ())}
     if type(given) not in legal:
         names = " or ".join(sorted(_name(kind) for kind in allowed if kind is not type(None)))
-        raise TypeError(
-            f"{where} must be {names}, got {short_repr(given)} ({type(given).__name__})"
-        )
+        got = f"{short_repr(given)} ({type(given).__name__})"
+        if isinstance(given, type):
+            got = f"the class {given.__name__}; write {given.__name__}()"
+        raise TypeError(f"{where} must be {names}, got {got}")
     if type(given) is int and given.bit_length() > _BITS:
         raise ValueError(f"{where} must be a number of {_BITS} bits, got {short_repr(given)}")
     if type(given) is int and int not in allowed:

@@ -1,13 +1,7 @@
 """fedrun: run experiments, store and find their results, resume interrupted runs, and sweep.
 
-``dir(fedrun)`` lists the public names, which are imported on first use. ::
-
-    from fedlib import MLP, Dirichlet, FedAvg, MatchedHoldout, Task
-    from fedrun import Experiment, run
-
-    clients = Dirichlet(clients=20, alpha=0.1, size=60)
-    task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))
-    print(run(Experiment(task, FedAvg(), rounds=20, cohort=5)).final("test_accuracy"))
+``dir(fedrun)`` lists the public names, which are imported on first use; ``help(fedlib)`` has an
+example and says which name serves which purpose.
 """
 
 import re

@@ -115,8 +115,8 @@ class Experiment:
         cohort: number of clients per round (an int), a fraction of the participating clients (a
             float), or a ``Selection``, which also determines how they are chosen. Default: 10.
         seed: seed of the data, the initial parameters and all training. Default: 0.
-        evaluate_every: the clients are evaluated every so many rounds, before the first round and
-            after the last; with 0 after the last round only. Default: 10.
+        evaluate_every: the clients are evaluated every N rounds, before the first round and after
+            the last; with 0 after the last round only. Default: 10.
         first_stage: an experiment whose final state this one starts from. Default: None.
         audit_labels: whether to log, at evaluated rounds, what the server can infer about the
             clients' labels from their messages. Default: False.
@@ -311,8 +311,8 @@ class Result:
     """
 
     experiment: Experiment
-    metrics: pa.Table
-    provenance: dict[str, Any]
+    metrics: pa.Table = field(repr=False)
+    provenance: dict[str, Any] = field(repr=False)
     pinned: Experiment | None = field(default=None, repr=False)
     loader: Loader | None = field(default=None, repr=False)
 
@@ -403,13 +403,41 @@ class Result:
         >>> result.final("test_accuracy") == result.curve("test_accuracy")[2]
         True
         """
-        curve, last = self.curve(metric), pc.max(self.metrics["round"]).as_py()
+        return self.curve(metric)[self._end(metric)]
+
+    def per_client(self, metric: str = "test_accuracy") -> dict[int | str, float]:
+        """Return a metric of every client for the state that the run ended with, as in ``final``.
+
+        Args:
+            metric: one of ``logged`` that has a value per client. Default: "test_accuracy".
+
+        Returns:
+            the value by the client's name, or by its id if the clients have no names.
+
+        Raises:
+            ValueError: as for ``final``, and for a metric that is not one of clients.
+
+        >>> [*run(tiny).per_client("test_accuracy")]
+        [0, 1, 2, 3, 4, 5]
+        """
+        rows = self.select(metric).filter(pc.field("round") == self._end(metric))
+        means = rows.group_by("client").aggregate([("value", "mean")]).sort_by("client")
+        ids, values = means["client"].to_pylist(), means["value_mean"].to_numpy().tolist()
+        if NONE in ids:
+            raise ValueError(f"{metric!r} has no values per client; use final({metric!r})")
+        names = self.client_names
+        return {names[i] if names else i: v for i, v in zip(ids, values, strict=True)}
+
+    def _end(self, metric: str) -> int:
+        """Return the round of the final state; ValueError if the metric was not logged then."""
+        rounds, last = self.curve(metric).keys(), pc.max(self.metrics["round"]).as_py()
         kept = [*self.curve("kept_round").values()] if "kept_round" in self.logged else []
-        at = int(kept[0]) if kept else last
-        if at not in curve:
-            what = f"logged no {metric!r} for its final state, after round {at}"
-            raise ValueError(f"{self.experiment} {what}")
-        return curve[at]
+        at, e = int(kept[0]) if kept else last, self.experiment
+        if at not in rounds:
+            what = f"{e} logged no {metric!r} for its final state, after round {at}"
+            done = f"unfinished: {at} of {e.rounds} rounds; call run again"
+            raise ValueError(what if kept or at >= e.fewest_rounds else f"{what} ({done})")
+        return at
 
 
 class Log:

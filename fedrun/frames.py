@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedlib.data import DatasetError
 from fedlib.metrics.intervals import Limits, interval
+from fedlib.values import short_repr
 from fedrun.experiment import COLUMNS, Result
 from fedrun.provenance import warn_of_both_kinds
 
@@ -84,8 +85,8 @@ def compare(
     Args:
         results: the runs of each method, by its name, one run per seed.
         metric: the metric; its value is that of ``Result.final``. Default: "test_accuracy".
-        limits: the least and the greatest possible value of the metric, each None if there is
-            none; intervals are clipped to them. Default: (0.0, 1.0).
+        limits: the least and the greatest possible value of the metric, to which intervals are
+            clipped, or None if it is not bounded on both sides. Default: (0.0, 1.0).
 
     Returns:
         a ``Compared`` for each method.
@@ -137,6 +138,9 @@ def _named(results: Any) -> Mapping[str, Sequence[Result]]:
     if alone or not isinstance(results, Mapping):
         raise TypeError('results must be runs by method, such as {"mine": [result, ...]}')
     named = {method: [*runs] for method, runs in results.items()}
+    for odd in (r for runs in named.values() for r in runs if not isinstance(r, Result)):
+        what = "results wanted, run(...) or sweep(...) the experiments first"
+        raise TypeError(f"{what}; got {short_repr(odd)}")
     made = (result.provenance for runs in named.values() for result in runs)
     warn_of_both_kinds(made, stacklevel=3)
     return named

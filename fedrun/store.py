@@ -106,7 +106,7 @@ def find_result(experiment: Experiment) -> Result | None:
     """Return the stored result of an experiment, or None if it is not stored.
 
     Run folders are searched first, then exported results. A run that is damaged, or whose data set
-    or first stage differs from the one that is present, is skipped with a warning.
+    or first stage differs from the current one, is skipped with a warning.
 
     Args:
         experiment: the experiment to look up.
@@ -444,7 +444,8 @@ class Entry:
 def list_runs(begins: str = "") -> list[Entry]:
     """Return all stored runs: run folders, and exported results that have no folder.
 
-    States and metrics are not read, so damage in these is not noticed.
+    States and metrics are not read, so corruption in them goes undetected. ``entry.experiment`` is
+    None for runs of classes that this process does not know, such as those defined in a script.
 
     Args:
         begins: return only runs whose key begins with this text. Default: "", all runs.

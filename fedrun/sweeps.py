@@ -13,31 +13,52 @@ class SweepFailed(RuntimeError):
     """Some runs of a sweep failed; the finished ones are stored."""
 
 
-def sweep(experiments: Iterable[Experiment], *, device: str = "auto", **how: Any) -> list[Result]:
+def sweep(
+    experiments: Iterable[Experiment],
+    *,
+    workers: int = 1,
+    device: str = "auto",
+    chunk: int | None = None,
+    progress: bool = True,
+    retry: bool = False,
+    address: str | None = None,
+) -> list[Result]:
     """Return the results of experiments, in order; train those that are not stored, in parallel.
 
-    If the results do not fit into memory, call ``fedrun.sweeps.train_missing`` and then
-    ``find_result`` for one experiment at a time. With more than one worker, a script must call this
-    below ``if __name__ == "__main__":``, since every worker imports the script first.
+    Earlier stages are runs of their own, and a run waits for its stages. After Ctrl-C the same call
+    continues from the last checkpoints. If the results do not fit into memory, call
+    ``fedrun.sweeps.train_missing`` and then ``find_result`` for one experiment at a time. With more
+    than one worker, a script must call this below ``if __name__ == "__main__":``, since every
+    worker imports the script first.
 
     Args:
         experiments: the experiments to run.
-        device: as for ``run``. Default: "auto".
-        how: other keyword arguments of ``fedrun.sweeps.train_missing``, such as ``workers``, the
-            number of processes, or ``address``, that of a Ray cluster.
+        workers: number of processes. One worker trains in this process; more are spawned with one
+            torch thread each, which on a CPU is faster than one process with many threads.
+            Default: 1.
+        device: as for ``run``. On a cluster, every run gets a GPU if this is "cuda", or "auto" and
+            the cluster has GPUs. Default: "auto".
+        chunk: as for ``run``. Default: None.
+        progress: whether to show a progress bar. Default: True.
+        retry: whether to retry runs that diverged. Default: False.
+        address: address of a Ray cluster that trains the runs, "auto" or "HOST:PORT"; the results
+            are copied into this store. Default: None, local processes.
 
     Returns:
         a result for each experiment.
 
     Raises:
-        SweepFailed: if runs failed. It is raised after all other runs have finished, which are
-            stored.
+        SweepFailed: if runs failed or their workers were killed, after all other runs have
+            finished. A cluster first tries a run whose node was lost on another node.
 
-    >>> [result.experiment.seed for result in sweep([tiny], progress=False)]
-    [0]
+    >>> grid = [Experiment(tiny.task, FedProx(mu=m), 2, 2, s) for m in (0.1, 1.0) for s in (0, 1)]
+    >>> results = sweep(grid, workers=1, progress=False)  # workers=4 trains four runs at a time
+    >>> [(result.experiment.algorithm.mu, result.experiment.seed) for result in results]
+    [(0.1, 0), (0.1, 1), (1.0, 0), (1.0, 1)]
     """
-    asked = [*experiments]  # a generator can be read once
-    train_missing(asked, device=device, **how)
+    asked = [experiments] if isinstance(experiments, Experiment) else [*experiments]
+    options: Any = {"device": device, "chunk": chunk, "retry": retry}
+    train_missing(asked, workers=workers, progress=progress, address=address, **options)
     return [run(e, device=device, progress=False) for e in asked]
 
 
@@ -51,28 +72,7 @@ def train_missing(
     retry: bool = False,
     address: str | None = None,
 ) -> None:
-    """Train those of ``experiments`` that are not stored.
-
-    Earlier stages are runs of their own, and a run waits for its stages. After Ctrl-C the same call
-    continues from the last checkpoints.
-
-    Args:
-        experiments: the experiments to train.
-        workers: number of processes. One worker trains in this process; more are spawned with one
-            torch thread each, which on a CPU is faster than one process with many threads.
-            Default: 1.
-        device: as for ``run``. On a cluster, every run gets a GPU if this is "cuda", or "auto" and
-            the cluster has GPUs. Default: "auto".
-        chunk: as for ``run``. Default: None.
-        progress: whether to show a progress bar. Default: True.
-        retry: whether to train runs again that diverged before. Default: False.
-        address: address of a Ray cluster that trains the runs, "auto" or "HOST:PORT"; the results
-            are copied into this store. Default: None, local processes.
-
-    Raises:
-        SweepFailed: if runs failed or their workers were killed, after all other runs have
-            finished. A cluster first tries a run whose node was lost on another node.
-    """
+    """Train those of ``experiments`` that are not stored; the arguments are those of ``sweep``."""
     options = {"device": device, "chunk": chunk, "retry": retry}
     asked = [e.pinned() for e in experiments]
     # Twice: stored runs do not match a first stage that the first pass has trained again.

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import torch
 
 from fedlib import paths
-from fedlib.algorithms import FedAvg
+from fedlib.algorithms import FedAvg, NewClients, VAEDensity
 from fedlib.algorithms.local import Finetuning
 from fedlib.engine import Report, State, TrainingDiverged, play_round
 from fedlib.engine.evaluate import Scores, encode, evaluate, evaluate_everywhere, evaluate_global
@@ -51,7 +51,7 @@ Progress = bool | Watcher
 
 
 class RoundInfo(NamedTuple):
-    """A run after a round, as ``simulate`` yields it and callbacks receive it.
+    """The state of a run after a round, yielded by ``simulate`` and passed to callbacks.
 
     Args:
         round: number of completed rounds; 0 is before the first.
@@ -102,16 +102,16 @@ def run(
 ) -> Result:
     """Return the result of an experiment; train it if the result is not stored.
 
-    A result is found by the hash of the spec and of user-defined code and data. A result that was
-    trained on another version of the data set, or from another first stage, than are present now
-    is not used.
+    A result is found by the hash of the spec and of user-defined code and data. A stored result is
+    ignored if its data set or first stage has changed since.
 
     A run that was killed resumes from its last checkpoint, which is written every minute, or every
     $FEDLIB_CHECKPOINT_SECONDS seconds. Ctrl-C lets the current round end and then stores a
     checkpoint; a second Ctrl-C stops at once. A run with more rounds than a stored one continues
-    from the end of that. All of these give the same bits as an uninterrupted run if the chunk and
-    the kind of CPU are the same. On a CPU, a run uses as many cores as torch has threads
-    (``fedlib.parallel.all_cores``). If two processes run the same experiment, only one trains it.
+    where the stored one ended. In each case the result is bit-identical to an uninterrupted run,
+    provided the chunk and the kind of CPU are the same. On a CPU, a run uses as many cores as torch
+    has threads (``fedlib.parallel.all_cores``). If two processes run the same experiment, only one
+    trains it.
 
     Args:
         experiment: the experiment to run.
@@ -121,13 +121,13 @@ def run(
         progress: whether to show a progress bar, or a function that is called before the first
             round and after every round, also of earlier stages, with the number of completed
             rounds, the number of all rounds and the training loss (at first NaN). Default: True.
-        retry: whether to train a run again that diverged before. Default: False.
+        retry: whether to retry a run that diverged. Default: False.
         callbacks: functions that are called with a ``RoundInfo`` before the first round and after
             every round. If one returns True, the run stops and is stored as unfinished; the same
             call continues it. Default: none.
         debug: whether to train one client after another in this process, without vmap, so that an
             error in a loss has a plain traceback and a debugger stops there. Default: False.
-        again: whether to delete what is stored of this run first; earlier stages are kept.
+        again: whether to delete the stored run and train from scratch; earlier stages are kept.
             Default: False.
 
     Returns:
@@ -276,7 +276,7 @@ def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[Sta
             ``local_stage`` replace those of ``first_stage``.
 
     Raises:
-        ValueError: if ``local_stage`` has no personal parameters.
+        ValueError: if ``local_stage`` has no personal parameters, or another ``of`` was trained.
     """
     first, algorithm = None, experiment.algorithm
     if earlier:
@@ -288,6 +288,11 @@ def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[Sta
         of = experiment.before[0].algorithm
         first = of.assign_clusters(eval_view(of, fed), first)
     state = algorithm.init(train_view(algorithm, fed), experiment.seed, first)
+    if isinstance(algorithm, NewClients | VAEDensity):
+        needed, kind = algorithm.of.init(fed, experiment.seed), type(algorithm).__name__
+        if needed.server_params.keys() - state.server_params.keys():
+            told = f"{kind}.of is {algorithm.of}, but first_stage trained {of}"
+            raise ValueError(f"{told}: give {kind}(of={of})")
     require_params(algorithm, state)
     return state
 
@@ -367,7 +372,8 @@ class Training:
                     if interrupted():
                         if completed:
                             self.save()
-                        raise KeyboardInterrupt
+                        done = f"{completed} of {e.rounds} rounds of run {e.key} are stored"
+                        raise KeyboardInterrupt(f"{done}; the same call continues")
             except TrainingDiverged as error:
                 if resumed:
                     at = f" was resumed from the checkpoint of round {self.start}, and {error}"

@@ -61,8 +61,8 @@ def predict(
         given = fed.ranks[given]
     x = torch.from_numpy(given)
     if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
-        wanted = f"{like.dtype} [N, {', '.join(map(str, like.shape[1:]))}]"
-        got = f"{x.dtype} {[*x.shape]}"
+        wanted = f"{str(like.dtype)[6:]} [N, {', '.join(map(str, like.shape[1:]))}]"
+        got = f"{str(x.dtype)[6:]} {[*x.shape]}"
         raise ValueError(f"examples must be {wanted} like the training data, got {got}")
     none, scale = np.zeros(0, dtype=np.int64), (fed.test.scale, fed.test.shift)
     table = ClientData(x.to(fed.device), torch.zeros(len(x)), torch.zeros(0, 0), none, *scale)
@@ -75,7 +75,7 @@ def predict(
 def evaluate(
     result: Result, data: Any, client: int | str | None = None, *, device: str = "auto"
 ) -> Evaluation:
-    """Evaluate a trained model on new examples.
+    """Score a trained model on new labelled examples; ``Result.per_client`` has those of the run.
 
     Args:
         result: a run whose final state is stored.
@@ -90,8 +90,8 @@ def evaluate(
         accuracy, negative log-likelihood, balanced accuracy, F1 and the confusion matrix.
 
     Raises:
-        ValueError: for examples of another kind or shape, labels that are no class of the data set,
-            or an unknown client.
+        ValueError: for examples of another kind or shape, labels that are not classes of the data
+            set, or an unknown client.
         StoreError: if the final state of the run is not stored.
 
     >>> found = evaluate(run(tiny), data.load("digits").test, client=2)

@@ -240,7 +240,7 @@ class IFCA(FedAvg):
             ValueError: with ``stop``, because clients do not send their validation losses.
         """
         if self.stop is not None:
-            raise ValueError("on a wire clients do not send the losses that IFCA.stop needs")
+            raise ValueError("over a network, clients do not send the losses that IFCA.stop needs")
         return FedAvg.download(self, state, row)
 
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:

@@ -147,7 +147,7 @@ class NewClients(Finetuning):
         theta_s <- theta_s + alpha grad mean_i E_q(z|y_i)[ log p(y_i, z|x_i, s) ]    (000, sec. 2)
 
     FedAvg has no local parameters, so new clients use its global model. This is a second stage:
-    ``Experiment.first_stage`` is the experiment that trained ``of``.
+    ``Experiment.first_stage`` trained ``of`` on other clients of a partition (``ClientSubset``).
 
     Args:
         of: the algorithm of the first stage. Its clients must train local parameters by minimising
@@ -157,6 +157,14 @@ class NewClients(Finetuning):
         epochs, batch_size, client, steps: as in ``FedAvg``; ``server`` is not used.
 
     Reference: Reisser et al., Federated mixture of experts (000).
+
+    >>> from fedlib.partition import ClientSubset
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> some = lambda *rows: replace(tiny.task, partition=ClientSubset(tiny.task.partition, *rows))
+    >>> first = Experiment(some(0, 4), Personal(), rounds=2, cohort=4)
+    >>> joined = Experiment(some(4, 6), NewClients(of=Personal()), 1, 2, first_stage=first)
+    >>> len([*simulate(joined)][-1].state.client_params["head.bias"])
+    2
     """
 
     loss = wrapped("loss")
@@ -212,7 +220,7 @@ class MajorityClass(NoServer):
     The accuracy is the share of the majority class, with ties decided for the smallest label, and
     nll is that of the smoothed label distribution, which is finite for every label. A new client
     gets the majority class of all participating examples; opted-out examples count for their own
-    client only. Nothing is trained or sent: play one round.
+    client only. Nothing is trained or sent; use one round.
 
     Args:
         other arguments: as in ``FedAvg``; none has an effect.
@@ -268,7 +276,8 @@ class VAEDensity(Finetuning):
 
     This is a second stage: ``Experiment.first_stage`` is the experiment that trained ``of``. Only
     the auto-encoders are trained (r encodes, p decodes); participating clients predict as with
-    ``of``. The examples must be images in bytes. Play one round with all clients (cohort 1.0).
+    ``of``. The examples must be images in bytes. Train for one round with all clients
+    (``rounds=1, cohort=1.0``).
 
     Args:
         of: the algorithm of the first stage. Default: ``FedAvg()``.
@@ -312,7 +321,7 @@ class VAEDensity(Finetuning):
                 "VAEDensity follows a federation: give its experiment as `first_stage`"
             )
         if fed.train.x.dtype != torch.uint8:
-            raise ValueError(f"VAEDensity needs images in bytes, got {fed.train.x.dtype}")
+            raise ValueError(f"VAEDensity needs images in bytes, got {str(fed.train.x.dtype)[6:]}")
         inputs, draw = math.prod(fed.net.shape), torch_seed(seed, "model", 0)
         fresh = add_prefix(auto_encoder(inputs, self.hidden, self.latent, draw), VAE)
         return replace(

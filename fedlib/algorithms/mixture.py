@@ -53,7 +53,7 @@ class Mixture(NoServer):
     ``local_stage``, the specialists start from its models, trained from scratch (002, 003) or
     fine-tuned from clusters. Without either they start from the first stage's model if ``expert``
     has its architecture, and else from fresh weights. The gate is a sigmoid for two experts and a
-    softmax for more. Play one round with all clients (cohort 1.0).
+    softmax for more. Train for one round with all clients (``rounds=1, cohort=1.0``).
 
     Args:
         epochs: most local epochs of specialist and gate. Default: 500.

@@ -98,7 +98,7 @@ class APFL(PersonalCopy):
         v_s     <- v_s - eta grad_v F_s(m_s)                     stays, on the same mini-batch
         alpha_s <- alpha_s - eta <v_s - w_s, grad F_s(m_s)>      kept in [0, 1]
 
-    Predictions use the server's present w in place of w_s.
+    Predictions use the server's current w instead of w_s.
 
     Args:
         alpha: weight of the personal model, from 0 to 1; the initial one if ``adaptive``.
@@ -285,7 +285,7 @@ class FedAMP(FedAvg):
     def download(self, state: State, row: int) -> State:
         """Return a client's u_s, as the only model in the server's memory.
 
-        On a wire the server's state has participating clients only.
+        Over a network, the server's state has participating clients only.
         """
         everyone = torch.arange(
             len(state.server_memory[THERE]), device=state.server_memory[THERE].device

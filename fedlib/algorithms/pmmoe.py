@@ -45,7 +45,8 @@ class PMMoE(Finetuning):
 
     Only the gates are trained. The input of a gate is that of the private part: features for a head
     or a vector, the raw image for a base, and the client's own features for a base of texts (A33).
-    Play one round with all clients (cohort 1.0), after ``first_stage``, the experiment of ``of``.
+    Train for one round with all clients (``rounds=1, cohort=1.0``), after ``first_stage``, the
+    experiment of ``of``.
 
     Args:
         of: the method that split the models; v_l are heads, bases or vectors. After the ``Local``

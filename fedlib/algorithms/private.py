@@ -156,10 +156,10 @@ class SecureSum(Summed):
     m_st is drawn from a key that s and t share. The simulation rounds and adds numbers as the
     protocol does. Its bytes count these numbers, two public keys per client, and the shares of two
     secrets with all other clients. Masks cancel in the sum, so they are drawn in ``masked`` only;
-    there is no key agreement and no dropout of clients, and on a wire (examples/flower) this
-    algorithm is an error. Label distributions that ``of`` asks clients for (``shares_asked``) are
-    not hidden: with ``marginal_entropy`` above 0 the server of FedMix knows every client's label
-    counts.
+    there is no key agreement and no dropout of clients, and over a network (examples/flower) this
+    algorithm raises an error. Label distributions that ``of`` asks clients for (``shares_asked``)
+    are not hidden: with ``marginal_entropy`` above 0 the server of FedMix knows every client's
+    label counts.
 
     Args:
         of: the wrapped algorithm, whose server must need weighted sums only. Default:
@@ -175,8 +175,8 @@ class SecureSum(Summed):
     most: PositiveInt = 1000
 
     def download(self, state: State, row: int) -> State:
-        """Raise ValueError, because messages are not masked on a wire."""
-        raise ValueError("SecureSum is a simulation: on a wire its messages would not be masked")
+        """Raise ValueError, because messages over a network are not masked."""
+        raise ValueError("SecureSum is a simulation: over a network nothing would be masked")
 
     def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return what ``of`` keeps, and the client's terms of all sums.

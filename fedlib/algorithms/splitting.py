@@ -114,8 +114,8 @@ class Personal(SplitModel):
     the mean layer. ``PMMoE`` mixes the heads, if the whole head is local.
 
     Args:
-        local: name prefixes of the local parameters; every one must match a parameter of the
-            model. Default: ``("head.bias",)``.
+        local: name prefix of the local parameters, or a tuple of several; every one must match a
+            parameter of the model. Default: ``("head.bias",)``.
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Reisser et al., Federated mixture of experts (000), a baseline.

@@ -33,6 +33,7 @@ from fedlib.data.arrays import OWN, Fitted, add, fitted
 from fedlib.data.records import RECORDS, Dataset, DatasetError, Record, Split, reading
 from fedlib.values import check_choice
 
+add_data = add  # as dir(fedlib) has it
 SAMPLE = "_sample"
 LISTED_SAMPLES = ("cifar100_sample", "tiny_imagenet_sample", "femnist_sample")
 DIGITS = "digits"

@@ -24,6 +24,7 @@ from fedlib.data.tables import (
     require_finite,
     require_same_rows,
 )
+from fedlib.values import check_choice
 
 NUMBER = "class_names, labels = np.unique(labels, return_inverse=True)"
 REGRESSION = "regression is not supported; np.digitize makes classes of numbers"
@@ -38,12 +39,15 @@ BLOCK = 4096  # number of examples that are processed together
 
 def add(
     name: str,
-    train: Given,
-    test: Given | None = None,
+    train: Given | Any,
+    test: Given | Any = None,
     class_names: Sequence[str] = (),
     vocabulary: Sequence[str] = (),
     normalise: bool = True,
     tokens: bool | None = None,
+    *,
+    label: str = "",
+    columns: Sequence[str] = (),
 ) -> Dataset:
     """Store examples and labels in the cache as a dataset, replacing one of the same name.
 
@@ -59,7 +63,7 @@ def add(
             Polars, stored as float32 (or float64 if float32 would lose precision, such as seconds
             since 1970); texts [N], cut to 200 tokens; or token ids [N, T]. Networks receive images
             as [N, C, H, W]. pandas objects must have the same index, since rows are matched by
-            position.
+            position. With `label`, a table that has all of these as its columns.
         test: test examples, likewise. Default: None; a task must then hold out examples of the
             clients with `LocalHoldout`.
         class_names: class names by label. Default: "0", "1", ...
@@ -68,6 +72,8 @@ def add(
             True.
         tokens: whether integers [N, T] are token ids. Default: None, which means those of an array
             are, and those of a table are not.
+        label: name of a table's column of labels. Default: "", for pairs as above.
+        columns: with `label`, columns that are not features, such as the client. Default: ().
 
     Returns:
         the dataset, which `load` returns by its name from now on.
@@ -75,6 +81,14 @@ def add(
     Raises:
         ValueError: if the arrays are not supported or the name is taken; nothing is written then.
         DatasetError: if the cache cannot be written.
+
+    >>> import pandas as pd
+    >>> visits = pd.DataFrame({"age": range(60), "ill": [0, 1] * 30, "ward": ["a", "b", "c"] * 20})
+    >>> add_data("visits", visits, label="ill", columns="ward").feature_names
+    ('age',)
+    >>> task = Task("visits", NaturalPartition("ward"), MLP((8,)), LocalHoldout())
+    >>> task.build(seed=0).client_names
+    ('a', 'b', 'c')
     """
     if name in RECORDS:
         raise ValueError(f"{name!r} is the name of an official dataset: choose another name")
@@ -82,9 +96,12 @@ def add(
         need = "lower-case letters, digits and _, and must not end with _sample"
         raise ValueError(f"name must consist of {need}; got {name!r}")
     given = {"train": train} if test is None else {"train": train, "test": test}
+    if label or columns:
+        more = (columns,) if isinstance(columns, str) else columns
+        given = {split: _taken_apart(table, label, more) for split, table in given.items()}
     splits = {split: checked(split, part, tokens) for split, part in given.items()}
-    names = named(train[0])
-    require_columns(given.get("test", train)[0], names, "test")
+    names = named(given["train"][0])
+    require_columns(given.get("test", given["train"])[0], names, "test")
     splits = _as_kept(splits, names, normalise)
     about: dict[str, Any] = {"source": OWN, "class_names": _named(splits, class_names)}
     if texts := splits["train"].features.dtype == object:
@@ -95,6 +112,16 @@ def add(
     about |= {"mean": [0.0] * channels, "std": [1.0] * channels}
     about |= {"fit": texts or (numbers and normalise), "feature_names": names}
     return cache.get(name, None, about, lambda: (splits, tuple(vocabulary)))
+
+
+def _taken_apart(table: Any, label: str, columns: Sequence[str]) -> Given:
+    """Return the features, the labels and the further columns of a table."""
+    taken, names = (label, *columns), named(table)
+    for name in taken:
+        check_choice("column", name, names)
+    pick, pandas = getattr(table, "select", table.__getitem__), hasattr(table, "iloc")
+    x = table.drop(columns=[*taken]) if pandas else pick([n for n in names if n not in taken])
+    return x, table[label], {name: table[name] for name in columns}
 
 
 def _as_kept(splits: dict[str, Split], names: list[str], normalise: bool) -> dict[str, Split]:
@@ -139,7 +166,8 @@ def checked(split: str, part: Given, tokens: bool | None = None) -> Split:
         tokens: as for `add`.
     """
     if not isinstance(part, tuple | list) or len(part) not in (2, 3):
-        raise ValueError(f"{split} must be (features, labels), or columns too: add(name, (x, y))")
+        hint = "add(name, (x, y)), or of a table add(name, table, label=column)"
+        raise ValueError(f"{split} must be (features, labels), or columns too: {hint}")
     columns = part[2] if len(part) > 2 else {}
     if not isinstance(columns, Mapping):
         raise ValueError(f"{split}: columns must be a dict by name, not {type(columns).__name__}")

@@ -83,7 +83,7 @@ class Phase:
         epochs: passes over the client's training examples. Default: 1.
         batch_size: examples per mini-batch, None for the full batch. Default: 64.
         train: prefixes of the names of the trained parameters; ``""`` matches all. A prefix that
-            matches no parameter is a ValueError when a run starts. Default: all.
+            matches no parameter raises ValueError when the run starts. Default: all.
         loss: name of the algorithm's method that is minimised. Default: ``"loss"``.
         stop: early stopping, None for none. Default: None.
         random_inputs: pairs (name, count) of random numbers that the loss needs: uniform in [0, 1),
@@ -136,7 +136,7 @@ class State:
         server_optimizer: the state of the server's optimiser, by name.
         server_memory: other tensors that an algorithm keeps at the server, by name, such as the
             cluster of each client. An entry stays until it is replaced.
-        round: the round that is played, or the last one that was.
+        round: the current round, or the last completed one.
         seed: the experiment's seed. Random numbers at the server depend on it and on ``round``.
 
     >>> for moment in simulate(tiny):

@@ -129,8 +129,8 @@ def play_round(
     except TrainingDiverged as error:
         raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
     except Exception as error:
-        way = "to train client by client, without vmap, use run(..., debug=True)"
-        error.add_note(f"in round {round} of {type(algorithm).__name__}; {way}")
+        way = "; to train client by client, without vmap, use run(..., debug=True)"
+        error.add_note(f"in round {round} of {type(algorithm).__name__}{way * (chunk != 1)}")
         raise
     if messages and not algorithm.communicates:
         raise RuntimeError(

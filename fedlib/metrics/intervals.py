@@ -22,14 +22,14 @@ def interval(values: Numbers, limits: Limits = None, looks: int = 1) -> tuple[fl
     Args:
         values: one number per run.
         limits: lower and upper limit of the quantity. Default: None, for an unbounded one.
-        looks: how often the runs were analysed as their number grew. The 5% are divided among the
-            analyses (Bonferroni). Default: 1.
+        looks: the number of interim analyses, this one included, while the number of runs grew. The
+            5% are divided among them (Bonferroni). Default: 1.
 
     Returns:
         mean, low, high; low and high are nan for one or two runs.
 
     Raises:
-        ValueError: if the mean is outside of the limits, or these are no range.
+        ValueError: if the mean is outside of the limits, or the limits are not a valid range.
 
     >>> mean, low, high = interval([0.90, 0.92, 0.94], (0, 1))
     >>> f"{mean:.2f} ({low:.2f} to {high:.2f})"

@@ -220,10 +220,10 @@ def whole_numbers(what: str, given: ArrayLike) -> Ints:
     return numbers.astype(np.int64)
 
 
-def require_at_least(what: str, needed: int, available: int) -> None:
+def require_at_least(what: str, needed: int, available: int, advice: str = "") -> None:
     """Raise ValueError, with the numbers, if fewer are available than needed."""
     if needed > available:
-        raise ValueError(f"{what}: {needed:,} needed, but only {available:,} are available")
+        raise ValueError(f"{what}: {needed:,} needed, but only {available:,} are available{advice}")
 
 
 def per_client(clients: int, size: int | None, available: int, what: str = "examples") -> int:
@@ -525,8 +525,9 @@ def matched(
         counts, row = apportion(weights, size if weights.any() else 0), [stacks[0][:0]]
         for label in np.flatnonzero(counts).tolist():
             stack, n = stacks[label], int(counts[label])
-            what = f"examples of class {label} to mirror client {client} with size {size:,}"
-            require_at_least(what, n, len(stack))
+            what = f"examples of class {label} to match client {client} with {size:,} examples"
+            advice = "; use smaller validation= and test=, or LocalHoldout()"
+            require_at_least(what, n, len(stack), advice)
             row.append(generator.choice(stack, n, replace=False, shuffle=False))
         rows.append(np.sort(np.concatenate(row)))
     return Partition.from_lists(rows)

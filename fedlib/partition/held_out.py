@@ -33,16 +33,16 @@ class Division:
 
 @value(kind="Mirrored")
 class MatchedHoldout:
-    """Validation and test examples from elsewhere, with a client's own label shares.
+    """Held-out validation and test examples with the label proportions of each client.
 
     Before the partition, a stratified pool is held out for validation. Each client is then given
     validation examples from this pool and test examples from the test split, drawn with its label
-    shares. Training, validation and test examples are disjoint, but clients may share validation
-    and test examples, and these are no client's own (``HoldoutByColumn`` tests clients on their
-    own).
+    proportions. Training, validation and test examples are disjoint. Clients may share validation
+    and test examples, and none of them belongs to a client (``LocalHoldout`` and
+    ``HoldoutByColumn`` hold out examples of the clients themselves).
 
     Args:
-        pool: the number of examples held out for validation. Default: 5,000.
+        pool: the number of examples in this pool, fewer than in the split. Default: 5,000.
         validation: validation examples per client. Default: 50.
         test: test examples per client. Default: 100.
         source: the split from which the pool is taken. With "test", clients are trained on the
@@ -85,17 +85,20 @@ class MatchedHoldout:
     def _set_aside(self, train: Any, test: Any, seed: int) -> tuple[tuple[Ints, Ints], Ints | None]:
         """Return (kept, held out) positions of the source, and test positions, None for all."""
         ours = train if self.source == "train" else test
+        rows = np.arange(len(ours.labels))
+        if self.group is not None:
+            known, theirs = _numbered(self.group, "which group is it of", train, test)
+            apart = np.flatnonzero(~np.isin(theirs, known))
+            if not len(apart):
+                instead = f"use HoldoutByColumn(group={self.group!r}, merge=True)"
+                raise ValueError(f"every {self.group!r} of the test split is trained on; {instead}")
+            rows, groups = (apart, theirs) if ours is test else (rows, known)
+        what = f"examples to set {self.pool:,} aside and keep one"
+        some = f"MatchedHoldout(pool={max(1, len(rows) // 5)}, validation=20, test=30)"
+        instead = f"; use LocalHoldout(), or smaller numbers, such as {some}"
+        draws.require_at_least(what, self.pool + 1, len(rows), instead)
         if self.group is None:
             return draws.holdout(ours.labels, self.pool, seed), None
-        known, theirs = _numbered(self.group, "which group is it of", train, test)
-        apart = np.flatnonzero(~np.isin(theirs, known))
-        if not len(apart):
-            instead = f"use HoldoutByColumn(group={self.group!r}, merge=True)"
-            raise ValueError(f"every {self.group!r} of the test split is trained on; {instead}")
-        rows, groups = (apart, theirs) if ours is test else (np.arange(len(known)), known)
-        draws.require_at_least(
-            f"examples to set {self.pool:,} aside and keep one", self.pool + 1, len(rows)
-        )
         whole, generator = (
             Partition(rows, np.array([len(rows)])),
             draws.generator_of(seed, "groups"),
@@ -173,9 +176,9 @@ class HoldoutByColumn(LocalHoldout):
             ``group``, the time of a group is that of its first example at the client. Default:
             None.
         owner: the test split is used for tests, and each of its examples is given to the client
-            that is trained on examples with the same value, as in LEAF. Among several such clients
-            one is drawn, in proportion to their numbers of these examples. ``test`` has no effect
-            then. Default: None.
+            that is trained on examples with the same value, as in LEAF. If several qualify, one is
+            drawn with probability proportional to how many such examples it has. ``test`` has no
+            effect then. Default: None.
         part: a column with the values "train", "validation" and "test", which assigns each example.
             If "validation" or "test" does not occur, that fraction is held out. Default: None.
 
@@ -347,7 +350,7 @@ class OptOut:
     """Some clients exclude examples from federated training.
 
     Of M clients, round(clients M) opt out, with floor(share n) of their n examples of each class.
-    The draws are nested: whoever opts out at one fraction also does at every larger one.
+    The draws are nested: a client that opts out at one fraction also does at every larger fraction.
 
     Args:
         clients: fraction of the clients that opt out (q in 001), in [0, 1]. Default: 0.9.

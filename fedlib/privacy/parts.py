@@ -27,8 +27,9 @@ FRESH = "fresh_logits"
 class PartsAudit(PMMoE):
     """PM-MoE that trains no gate, and reconstructs labels of clients from their private parts.
 
-    Every client uses its own part only, so that it predicts as ``of`` does. Play one round with
-    every client (cohort 1.0) after the federation of ``of``. A run logs ``[clients, classes]``
+    Every client uses its own part only, so that it predicts as ``of`` does. Train for one round
+    with all clients (``rounds=1, cohort=1.0``), after a first stage of ``of``. Logged are, each
+    ``[clients, classes]``:
 
         held_labels        1 for a label of the client's training examples, else 0
         labels_from_parts  change of the logits of an input of ones: the row sums of W - W_0 plus

@@ -356,6 +356,21 @@ def test_numbers_and_tokens_are_trained_on_by_who_has_them(x, model):
             replace(task, partition=Rotated(task.partition)).build(0)
 
 
+def test_a_table_with_labels_and_clients_is_the_same_data(places):
+    """By the names of its columns, in place of a tuple of three."""
+    x, y, ward = floats(), some()[1], np.repeat(["b", "a", "c"], 20)
+    frame = pd.DataFrame(x).assign(ward=ward, ill=y)
+    named = frame.rename(columns=lambda name: f"x{name}" if isinstance(name, int) else name)
+    records = named.astype({"ward": "U1"}).to_records(index=False, column_dtypes={"ward": "U1"})
+    expected = datasets.add("mine", (x, y, {"ward": ward})).train
+    for number, table in enumerate((frame, named, pa.table(named), np.array(records))):
+        made = datasets.add(f"mine{number}", table, table, label="ill", columns="ward")
+        for got in (made.train, made.test):
+            assert np.array_equal(got.features, expected.features)
+            assert np.array_equal(got.labels, y) and np.array_equal(got.columns["ward"], ward)
+        assert len(made.feature_names) == x.shape[1]
+
+
 X, Y = some()
 
 

@@ -297,10 +297,22 @@ def test_callbacks_see_every_round_and_may_stop_a_run(rounds):
     assert stopped.final("train_loss") == stopped.curve("train_loss")[3]
     assert whole.final("test_accuracy") == whole.curve("test_accuracy")[MIX.rounds]
     for ask in (stopped.final, lambda metric: compare({"stopped": [stopped]}, metric)):
-        with pytest.raises(ValueError, match="no 'test_accuracy' for its final state"):
+        done = r"after round 3 \(unfinished: 3 of 5 rounds; call run again\)"
+        with pytest.raises(ValueError, match=f"no 'test_accuracy' for its final state, {done}"):
             ask("test_accuracy")
     curve = whole.curve("train_loss")
     assert [loss for _, loss in seen[1:4]] == pytest.approx([curve[t] for t in (1, 2, 3)])
+
+
+def test_a_value_for_each_client_by_its_name():
+    """Of the state that the run ended with; clients without names are called by their ids."""
+    result = play(WORSENING)
+    rows, (kept,) = result.select("test_accuracy").to_pandas(), result.curve("kept_round").values()
+    last = rows[rows["round"] == kept].set_index("client")["value"]
+    assert result.per_client() == last.to_dict() and kept < WORSENING.rounds
+    made = {**result.provenance, "client_names": [f"w{i}" for i in last.index]}
+    named = replace(result, provenance=made).per_client("validation_nll")
+    assert [*named] == made["client_names"] and len(repr(result)) < 500
 
 
 @refused("compared")

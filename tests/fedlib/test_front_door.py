@@ -98,6 +98,14 @@ def test_an_example_of_a_run_is_played_with_nothing_but_the_front_door(tmp_path)
     assert alone(code, FEDLIB_RUNS=str(tmp_path)).stdout.strip() == "True"
 
 
+def test_the_text_of_the_front_door_runs_and_names_what_there_is(places):
+    """Its example was of names that had moved, and it named nothing of fedrun."""
+    (example,) = doctest.DocTestFinder(recurse=False).find(fedlib, "fedlib")
+    assert example.examples and not doctest.DocTestRunner().run(example).failed
+    names = re.findall(r"``(\w+)(?:[(`])|``fedrun\.(\w+)", fedlib.__doc__)
+    assert len(names) > 12 and {a or b for a, b in names} <= OFFERED.keys() | {"dir"}
+
+
 def test_the_example_of_a_partition_of_ones_own_runs(places):
     """The manual refers to it; only its base said how, and without an example."""
     globs = {**OFFERED, **MORE, "__name__": __name__}

@@ -55,7 +55,8 @@ def test_a_run_that_is_interrupted_loses_no_round(monkeypatch, tmp_path, capsys)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         for presses, stored in ((2, None), (1, 2)):  # noqa: B007
-            with pytest.raises(KeyboardInterrupt):
+            told = f"2 of 5 rounds of run {MIX.key} are stored; the same call continues"
+            with pytest.raises(KeyboardInterrupt, match=told if stored else None):
                 play(MIX)
             kept = store.RunFolder(MIX).restore()
             assert (kept and kept.completed) == stored

@@ -43,6 +43,12 @@ def playing(monkeypatch):
     return playing
 
 
+def test_a_sweep_of_one_experiment_is_a_list_of_one_and_knows_its_own_arguments():
+    assert [result.experiment for result in sweep(AVG, progress=False)] == [AVG]
+    with pytest.raises(TypeError, match=r"^sweep\(\) got an unexpected keyword argument 'wrokers'"):
+        sweep([AVG], wrokers=2)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capfd, workers):
     with pytest.raises(SweepFailed, match=r"1 of 3 runs failed") as caught:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks.robustness import hyper
 from fedlib import IID, MLP, Dirichlet, LeNet, MatchedHoldout, Optimizer, Task, values
-from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
+from fedlib.algorithms import FedAvg, FedMix, Local, Personal, PMMoE
 from fedlib.values import PositiveInt, Share, UnknownName, from_code, from_dict, key_of, to_dict
 from fedrun import Experiment
 
@@ -150,6 +150,7 @@ ALIKE = [
     (Optimizer("adam", betas=(0, 0.5)), Optimizer("adam", betas=(0.0, 0.5))),
     (Optimizer(rates=(("phi", 1),)), Optimizer(rates=(("phi", 1.0),))),
     (Dirichlet(alpha=2), Dirichlet(alpha=2.0)),
+    (Personal(local="head"), Personal(local=("head",))),
     (LeNet(channels=[6, 17]), LeNet(channels=(6, 17))),
     (from_code("Optimizer('adam', 1, betas=[0, 0.5])"), Optimizer("adam", 1.0, betas=(0, 0.5))),
     (from_code(" FedAvg(2, None)\n"), FedAvg(epochs=2, batch_size=None)),
