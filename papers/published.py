@@ -1,10 +1,13 @@
 """What is kept as data: the papers' numbers, words, settings, and the campaign."""
 
+import re
 import tomllib
 from functools import cache
+from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 HERE = Path(__file__).parent
@@ -51,3 +54,36 @@ def floors(paper: str = "") -> pd.DataFrame:
     """
     rows = pd.read_csv(HERE / "floors.csv", dtype={"paper": str})
     return rows[rows["paper"].str.startswith(paper)].reset_index(drop=True)
+
+
+@cache
+def _values() -> tuple[dict[str, float], dict[str, float]]:
+    """Return the published numbers and their squared standard errors, by "r" and their row."""
+    rows = published().set_index("row")
+    runs = rows["setting"].str.extract(r"(?:trials=|mean over )(\d+)")[0].astype(float)
+    errors = rows["std"] ** 2 / runs
+    return {f"r{i}": v for i, v in rows["value"].items()}, {f"r{i}": v for i, v in errors.items()}
+
+
+@cache
+def _sizes() -> dict[tuple[str, str, str, str], str]:
+    rows = pd.read_csv(HERE / "sizes.csv", dtype=str, keep_default_na=False)
+    return rows.set_index(["paper", "name", "part", "data"])["rows"].to_dict()
+
+
+def size(paper: str, name: str, part: str = "", dataset: str = "") -> tuple[float, float]:
+    """Return the effect that a paper's numbers give for a claim, and its standard error.
+
+    Both are NaN where they give none. ``papers/sizes.csv`` has the arithmetic: "mean of r15-r14,
+    r19-r18" are rows of ``papers/published.csv``. The error is that of a mean of differences of
+    independent numbers, where all have a deviation over runs.
+    """
+    known = _sizes()
+    formula = known.get((paper, name, part, dataset)) or known.get((paper, name, part, ""), "")
+    if not formula:
+        return nan, nan
+    values, errors = _values()
+    terms = formula.removeprefix("mean of ").split(", ")
+    total = sum(float(pd.eval(term, local_dict=values, engine="python")) for term in terms)
+    variance = sum(errors[row] for row in re.findall(r"r\d+", formula))
+    return total / len(terms), float(np.sqrt(variance)) / len(terms)

@@ -83,12 +83,14 @@ def best_printed(dataset: str) -> pd.DataFrame:
     return rows[rows["method"] == BEST].reset_index(drop=True)
 
 
-def best_of_nine(table: pd.DataFrame, diverged: Collection[str] = ()) -> pd.DataFrame:
-    """Return the best mixture of the nine by S and seed, chosen on tests as in 004's Table 1.
+def best_of_nine(
+    table: pd.DataFrame, diverged: Collection[str] = (), stage: str = WITH_MOE
+) -> pd.DataFrame:
+    """Return the best of the nine at a stage by S and seed, chosen on tests as in 004's Table 1.
 
     There is none as long as one of the nine is missing that has not ``diverged``.
     """
-    mixed = table[table[STAGE].eq(WITH_MOE)]
+    mixed = table[table[STAGE].eq(stage)]
     mixed = mixed[mixed["method"].isin(whole(NINE, mixed, diverged))]
     best = mixed.groupby(["S", "seed"], as_index=False)["value"].max()
     return best.assign(method=BEST, stage="")
@@ -314,6 +316,17 @@ def local_gate_weights(frame: pd.DataFrame) -> pd.DataFrame:
     by_run = own.groupby(["S", "seed", "round"])["value"].mean().groupby(["S", "seed"])
     ends = scores(runs).set_index(["S", "seed"])["value"]
     return pd.DataFrame({"before": by_run.first(), "after": by_run.last(), "accuracy": ends})
+
+
+def own_weight(frame: pd.DataFrame) -> dict[int, float]:
+    """Return by how much gates weigh a client's own private part above 1 / M, by seed, at S = 0.
+
+    A ratio, 1 for an even gate: mean over clients and methods, after the last epoch.
+    """
+    mixed = frame[frame[STAGE].eq(WITH_MOE) & frame["S"].eq(frame["S"].min())]
+    last = frames.last(mixed, "gate_share")
+    own = last[last["item"].astype(int).eq(last["expert"])]
+    return frames.by_seed(own.assign(value=own["value"] * (last["expert"].max() + 1)))
 
 
 def told_gains(frame: pd.DataFrame, known: pd.DataFrame) -> dict[str, pd.DataFrame]:
