@@ -169,7 +169,10 @@ def panels(
         done = iter(sweep([e for _, es in asked for e in es], device=device))
         runs = [(run, [next(done) for _ in es]) for run, es in asked]
         frame = together((run.method, run.where, results) for run, results in runs)
-        more: dict[str, Any] = {"untrained": trained.untrained(runs), "initial": trained.initial(runs)}
+        more: dict[str, Any] = {
+            "untrained": trained.untrained(runs),
+            "initial": trained.initial(runs),
+        }
         more |= {"rising": trained.rising(runs), "rounds": rounds}
         shown.append(Panel(name, scale, setting, frame, trained=True, **more))
     beside = section.beside if scale == "quick" else ()

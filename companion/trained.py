@@ -12,7 +12,7 @@ not train, or that their kept model is the initial one.
 A claim about where training ends is judged where all curves that it compares have stopped rising.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache

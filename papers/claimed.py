@@ -168,19 +168,19 @@ TESTS = (
 )  # fmt: skip
 
 
-def tested(notebook: str, panels: Mapping[Section, Sequence[Panel]]) -> pd.DataFrame:
-    """Return the table of the claims that a notebook judges, on panels by their sections."""
+def tested(notebook: str, panels: Mapping[str, Sequence[Panel]]) -> pd.DataFrame:
+    """Return the table of the claims that a notebook judges, on panels by the section's name."""
     found: dict[str, list[Claim]] = {}
     for test in TESTS:
-        if test.notebook == notebook and test.section in panels:
-            for name, some in test.of(panels[test.section]).items():
+        if test.notebook == notebook and test.section.name in panels:
+            for name, some in test.of(panels[test.section.name]).items():
                 found.setdefault(name, []).extend(some)
     return claims.table(found)
 
 
 def of_stored(scale: str) -> pd.DataFrame:
     """Return every test of the stored runs of a scale, with the column notebook; nothing trains."""
-    sections = {test.section: stored(test.section, [], scale) for test in TESTS}
+    sections = {test.section.name: stored(test.section, [], scale) for test in TESTS}
     notebooks = dict.fromkeys(test.notebook for test in TESTS)
     parts = [tested(number, sections).assign(notebook=number) for number in notebooks]
     return pd.concat(parts, ignore_index=True)

@@ -21,7 +21,9 @@ class Numbers(dict[int, float]):
         self.floor = floor
 
 
-def said(paper: str, name: str, /, part: str = "", **words: object) -> tuple[str, str, dict[str, Any]]:
+def said(
+    paper: str, name: str, /, part: str = "", **words: object
+) -> tuple[str, str, dict[str, Any]]:
     """Return the text and place of a claim, or of a ``part`` of it, and what it is as its fields.
 
     ``papers/claims.csv`` has the claims: kind, the paper's sentence, of which data sets it is,
@@ -44,23 +46,23 @@ def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> l
 
     A name is that of a claim, whose open ``words`` are given for all rows, or as the row's last
     entry. Among them ``part`` is the part of the claim that is tested, ``methods`` are those that
-    are compared, ``here`` is False where the setting cannot show what is claimed, and ``looks``,
-    ``limits`` and ``unit`` are those of `companion.claims.judge`. Sides are numbers by seed, or a
-    bound.
+    are compared, ``here`` is False where the setting cannot show what is claimed, ``floor`` is ""
+    where it is claimed of methods that are no better than the floor, and ``looks`` and ``unit`` are
+    those of `companion.claims.judge`. Sides are numbers by seed, or a bound.
     """
     return [_judged(paper, *row[:4], **{**words, **dict(*row[4:])}) for row in rows]
 
 
 def _judged(
     paper: str, name: str, a: Any, rule: str, b: Any, /, here: bool = True, looks: Any = None,
-    unit: str | None = None, methods: Iterable[str] = (), **words: Any,
+    unit: str | None = None, methods: Iterable[str] = (), floor: str | None = None, **words: Any,
 ) -> Claim:  # fmt: skip
     claim, place, about = said(paper, name, **words)
-    floor = getattr(a, "floor", None) or None
+    below = None if floor == "" else getattr(a, "floor", None) or None
     about |= {} if unit is None else {"unit": unit}  # an index in [0, 1] has no points
     if table_of("claims.csv", "paper", "name")[paper, name]["ends"]:
         about["methods"] = "; ".join(methods)
-    return judge(claim, place, a, b, rule, here=here, floor=floor, looks=looks, **about)
+    return judge(claim, place, a, b, rule, here=here, floor=below, looks=looks, **about)
 
 
 def asked(paper: str, of: str) -> list[dict[str, str]]:

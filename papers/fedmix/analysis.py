@@ -71,9 +71,7 @@ def late(curve: pd.DataFrame) -> pd.DataFrame:
     return curve[curve["round"] > 0.75 * curve["round"].max()]
 
 
-def relative_divergence(
-    frame: pd.DataFrame, setting: Mixtures, tensor: str = ""
-) -> pd.DataFrame:
+def relative_divergence(frame: pd.DataFrame, setting: Mixtures, tensor: str = "") -> pd.DataFrame:
     """Return the gradient divergence divided by that of unrelated updates with the same weights.
 
     It is 1 minus the mean cosine of two clients' updates, over pairs, tensors and experts by their

@@ -94,7 +94,9 @@ def lost(added: pd.DataFrame) -> dict[int, float]:
     return frames.by_seed(added.assign(loses=added["value"].lt(-SHOWN).astype(float)), "loses")
 
 
-def _best(table: pd.DataFrame, diverged: Collection[str]) -> tuple[dict[int, float], dict[int, float]]:
+def _best(
+    table: pd.DataFrame, diverged: Collection[str]
+) -> tuple[dict[int, float], dict[int, float]]:
     """Return the best of nine mixtures and the best of nine alone, each chosen on tests."""
     mixed = frames.by_seed(analysis.best_of_nine(table, diverged, names.DENOISED))
     return mixed, frames.by_seed(analysis.best_of_nine(table, diverged, ""))

@@ -1,5 +1,7 @@
 """What 001 and 002 claim, tested on runs: `papers/compared.csv` has what is compared."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -48,8 +50,8 @@ def furthest_behind(table: pd.DataFrame) -> list[Claim]:
         return []
     worst = min(lead, key=lambda p: lead[p])
     a, b = sides[worst]
-    words = {"part": f"p = {worst:g}", "looks": {0: len(lead)}}
-    return judged("001", [("each", a, ">", b, words)])
+    (claim,) = judged("001", [("each", a, ">", b, {"looks": {0: len(lead)}})])
+    return [replace(claim, measured=f"p = {worst:g}: {claim.measured}")]
 
 
 def alpha_claims(table: pd.DataFrame) -> list[Claim]:
