@@ -41,6 +41,7 @@ import pandas as pd
 from companion import inference
 from companion.frames import put_table, read_table
 from companion.inference import DISCOVERY, LEAST_SEEDS, MOST_SEEDS, Limits
+from companion.plotting.style import title
 from companion.sections import DEMONSTRATION, FAITHFUL
 from fedlib import paths
 from fedlib.metrics.intervals import interval
@@ -317,27 +318,32 @@ def answers(tests: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
         high, unit, seeds, p, needed, part, dataset, setting, published, notebook, ...), relation,
         and ``parts``, how many tests the verdict stands on (0 where nothing was tested).
     """
-    theirs = tests["kind"].eq(PAPER) & ~tests["exploratory"].astype(bool) & ~demonstrations(tests)
-    mine = tests[theirs].assign(rank=lambda t: t["setting"].map(FAITHFUL.index))
-    mine = mine.assign(tried=mine["verdict"].ne(UNTESTED), fewer=-mine["seeds"])
-    mine = mine.sort_values(["tried", "rank", "fewer"], ascending=[False, True, True])
     keys = ["paper", "name", "part"]
-    best = mine[keys].apply(tuple, axis=1).map(dict(zip(
-        mine[keys].drop_duplicates().apply(tuple, axis=1),
-        mine.drop_duplicates(keys)[["tried", "rank"]].apply(tuple, axis=1), strict=True,
-    )))  # fmt: skip
-    chosen = mine[best.eq(mine[["tried", "rank"]].apply(tuple, axis=1))]
+    theirs = tests["kind"].eq(PAPER) & ~tests["exploratory"].astype(bool) & ~demonstrations(tests)
+    mine = tests[theirs].copy()
+    # What was not tested in a setting is told of it only if it was tested in none.
+    mine["rank"] = mine["setting"].map(FAITHFUL.index) + 100 * mine["verdict"].eq(UNTESTED)
+    chosen = mine[mine["rank"].eq(mine.groupby(keys)["rank"].transform("min"))]
+    chosen = chosen.sort_values("seeds", ascending=False, kind="stable")
     chosen = chosen.drop_duplicates([*keys, "dataset"])
-    worst = chosen["verdict"].map(WORST.index)
     # Of several that say the same, the one that says it least surely; of contradictions the surest.
     sure = chosen["p"].fillna(1.0).where(chosen["verdict"].eq(CONTRADICTED), -chosen["p"])
-    order = chosen.assign(worst=worst, sure=sure).sort_values(["worst", "sure"], kind="stable")
-    deciding = order.drop_duplicates(["paper", "name"])
-    counts = chosen.groupby(["paper", "name"]).size().rename("parts").reset_index()
-    deciding = deciding[[c for c in tests if c in ("paper", "name") or c not in said]]
-    found = said.merge(deciding, "left", ["paper", "name"]).merge(counts, "left", ["paper", "name"])
-    found = found.fillna({"parts": 0, "verdict": UNTESTED})
+    order = chosen.assign(worst=chosen["verdict"].map(WORST.index), sure=sure)
+    order = order.sort_values(["worst", "sure"], kind="stable").drop_duplicates(keys[:2])
+    deciding = order[[c for c in tests if c in keys[:2] or c not in said]]
+    counts = chosen.groupby(keys[:2]).size().rename("parts").reset_index()
+    found = said.merge(deciding, "left", keys[:2]).merge(counts, "left", keys[:2])
+    found = found.fillna({"parts": 0, "verdict": UNTESTED, "part": "", "setting": "", "unit": ""})
     return found.assign(relation=relations(found))
+
+
+def sentences(tests: pd.DataFrame) -> pd.DataFrame:
+    """Return the papers' claims among tests, as `answers` takes them."""
+    theirs = tests[tests["kind"].eq(PAPER) & ~tests["exploratory"].astype(bool)]
+    part = [f": {part}" if part else "" for part in theirs["part"]]
+    claim = [text.removesuffix(of) for text, of in zip(theirs["claim"], part, strict=True)]
+    rows = theirs.assign(claim=claim)[["paper", "name", "claim", "place", "quote", "data"]]
+    return rows.drop_duplicates(["paper", "name"])
 
 
 def relations(tests: pd.DataFrame) -> list[str]:
@@ -351,31 +357,76 @@ def demonstrations(table: pd.DataFrame) -> pd.Series:
     return table["tested on"].str.contains(DEMONSTRATION, regex=False)
 
 
-def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of claims as a reader wants it: words, quotes, and what the seeds can see.
+def effect(row: Mapping[Any, Any]) -> str:
+    """Return the effect of a test and its interval: "+3.2 points [1.1, 5.3]", "" for none.
 
-    Verdicts of demonstrations are marked as such, and come last.
+    To as many decimals as the width of the interval asks for.
     """
-    table = table.iloc[demonstrations(table).argsort(kind="stable")]
-    quotes = table["quote"].map(lambda words: f" (“{words}”)" if words else "")
-    asked = table["exploratory"].astype(bool).map({True: ", exploratory", False: ""})
-    least = zip(table["detects"], table["unit"], strict=True)
-    counts = zip(table["seeds"], table["needed"], strict=True)
-    detects = [_detectable(*each) for each in least]
-    seeds = [f"{n} ({enough(more)} would decide)" if more else str(n or "") for n, more in counts]
-    new: dict[str, Any] = {"claim": table["claim"] + quotes, "whose": table["kind"] + asked}
-    demo = demonstrations(table).map({True: f" ({DEMO})", False: ""})
-    new |= {"seeds": seeds, "detectable effect": detects, "verdict": table["verdict"] + demo}
-    columns = ["tested on", "claim", "whose", "place", "measured", "detectable effect", "seeds"]
-    return table.assign(**new)[[*columns, "verdict"]]
-
-
-def _detectable(effect: float, unit: str) -> str:
-    """Return a detectable effect in words, as "1.0 points", "250" or "0.33"."""
-    if pd.isna(effect):
+    mean, low, high = (float(row[name]) for name in ("effect", "low", "high"))
+    if isnan(mean):
         return ""
-    number = f"{effect:.0f}" if effect >= 10 else f"{effect:.2g}"
-    return f"{effect:.1f} {unit}" if unit and effect >= 0.1 else f"{number} {unit}".strip()
+    width = high - low if high > low else abs(mean) or 1.0
+    digits = int(np.clip(-np.floor(np.log10(width / 5)), 1, 3 if row["unit"] else 4))
+    sign, unit = ("+", f" {row['unit']}") if row["unit"] else ("", "")
+    interval = "" if isnan(low) else f" [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{mean:{sign}.{digits}f}{unit}{interval}"
+
+
+def headlines(answers: pd.DataFrame) -> pd.DataFrame:
+    """Return `answers` as a reader wants them: the verdict first, published beside measured.
+
+    Columns verdict, claim, measured, published, in it? (`Claim.relation`), seeds, and setting, with
+    the data set. Where several parts or data sets are judged the one that decides is told.
+    """
+    found = [_headline(row) for row in answers.to_dict("records")]
+    return pd.DataFrame(found, columns=HEADS)
+
+
+HEADS = ("verdict", "claim", "measured", "published", "in it?", "seeds", "setting")
+
+
+def _headline(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    claim = f"{row['claim']} ({row['part']})" if row["part"] and row["parts"] > 1 else row["claim"]
+    published = "" if pd.isna(row["published"]) else f"{row['published']:.3g}"
+    if not row["parts"]:
+        return row["verdict"], claim, "", published, "", "", ""
+    where = ", ".join(filter(None, (row["setting"], title(str(row["dataset"])))))
+    seeds = str(int(row["seeds"]))
+    return row["verdict"], claim, effect(row), published, row["relation"], seeds, where
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Return every test of a table in words: those on digits last, and marked as demonstrations.
+
+    Those about the majority-class baseline stand in a row per place.
+    """
+    table = _folded(table)
+    table = table.iloc[demonstrations(table).argsort(kind="stable")]
+    counts = zip(table["seeds"], table["needed"], strict=True)
+    seeds = [f"{n} ({enough(more)} would decide)" if more else str(n or "") for n, more in counts]
+    asked = table["exploratory"].astype(bool).map({True: ", exploratory", False: ""})
+    demo = demonstrations(table).map({True: f" ({DEMO})", False: ""})
+    new: dict[str, Any] = {"verdict": table["verdict"] + demo, "seeds": seeds}
+    new["whose"] = table["kind"] + asked
+    columns = ["verdict", "claim", "tested on", "measured", "seeds", "whose", "place"]
+    return table.assign(**new)[columns]
+
+
+def _folded(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of tests, with those about the majority-class baseline in a row per place."""
+    about = table["place"].eq(BASELINE)
+    rows = []
+    for _, group in table[about].groupby("tested on", sort=False):
+        others = group[group["verdict"].ne(HOLDS)]
+        missed = [
+            f"{verdict}: {', '.join(some['claim'].str.partition(' beats ')[0])}"
+            for verdict, some in others.groupby("verdict", sort=False)
+        ]
+        held = f"{len(group) - len(others)} of {len(group)} methods beat the {BASELINE}"
+        one = {"claim": held, "measured": "; ".join(missed), "needed": 0}
+        one |= {"verdict": min(group["verdict"], key=WORST.index), "seeds": group["seeds"].min()}
+        rows.append(group.iloc[0].to_dict() | one)
+    return pd.concat([table[~about], pd.DataFrame(rows, columns=table.columns)], ignore_index=True)
 
 
 def enough(needed: float) -> str:

@@ -238,15 +238,16 @@ class Registry:
 
     ``sections`` by name; ``published()``, every published number with its ``row``, in ``repeats``
     the earlier row of the same number (-1 for none), and in ``why_not`` why it is compared with no
-    run ("" where it is); ``floors()``, what a client's commonest label is worth on a paper's
-    partitions (paper, dataset, at, floor), and in ``floored`` by paper the column that ``at`` is;
-    ``gpu_hours`` by part of the papers' own scale, where a GPU timed it; ``blocks`` of the
-    campaign, in their order.
+    run ("" where it is); ``claims()``, the papers' claims (paper, name, claim, place, quote, data);
+    ``floors()``, what a client's commonest label is worth on a paper's partitions (paper, dataset,
+    at, floor), and in ``floored`` by paper the column that ``at`` is; ``gpu_hours`` by part of the
+    papers' own scale, where a GPU timed it; ``blocks`` of the campaign, in their order.
     """
 
     sections: Mapping[str, Section]
     tables: tuple[PublishedTable, ...]
     published: Callable[[], pd.DataFrame]
+    claims: Callable[[], pd.DataFrame]
     floors: Callable[[], pd.DataFrame]
     floored: Mapping[str, str]
     gpu_hours: Mapping[str, float] = field(default_factory=dict)

@@ -1,7 +1,8 @@
-"""Which runs test the papers' claims: by notebook, the sections and the functions that judge them."""
+"""Which runs test the papers' claims: by notebook, sections and the functions that judge them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
@@ -119,7 +120,8 @@ def _mixtures(panel: Panel) -> list[Claim]:
 def _gates(panel: Panel) -> list[Claim]:
     if "gamma" not in panel.frame:  # of which nothing varies
         return []
-    return panel.judged(lambda f: pm_moe.gate_claims(gates.scores(f), panel.setting))
+    setting: Any = panel.setting
+    return panel.judged(lambda f: pm_moe.gate_claims(gates.scores(f), setting))
 
 
 def _every_method(panel: Panel) -> list[Claim]:
@@ -129,7 +131,7 @@ def _every_method(panel: Panel) -> list[Claim]:
 _rotated: Judge = lambda p: p.judged(fedmix.rotated_claims, p.dataset)  # noqa: E731
 _new: Judge = lambda p: p.judged(fedmix.new_client_claims, p.dataset)  # noqa: E731
 _cluster: Judge = lambda p: p.judged(lambda f: adaptive.cluster_claims(scores(f)))  # noqa: E731
-_ROUNDS = ", 2,000 rounds"
+_ROUNDS, _CROWDS = ", 2,000 rounds", ", participation"
 TESTS = (
     Test("01", mixtures.LABEL_SKEW, _divergence),
     Test("01", mixtures.LONG, _long(_divergence), _ROUNDS),
@@ -157,7 +159,7 @@ TESTS = (
     Test("11", clusters.ADAPTIVE_CLUSTERS, _cluster, ", numbers of clusters"),
     Test("11", clusters.ADAPTIVE_ROTATED, _framed(adaptive.recovery_claims)),
     Test("11", clusters.ADAPTIVE_WRITERS, _framed(adaptive.writer_claims)),
-    Test("11", clusters.ADAPTIVE_PARTICIPATION, _framed(adaptive.participation_claims), ", participation"),
+    Test("11", clusters.ADAPTIVE_PARTICIPATION, _framed(adaptive.participation_claims), _CROWDS),
     Test("11", clusters.ADAPTIVE_RELEASED, _framed(adaptive.protocol_claims), ", as released"),
     Test("11", clusters.ADAPTIVE_OPTIONS, _framed(adaptive.option_claims), ", other ways"),
     Test("12", private.FOURTEEN, _fourteen),

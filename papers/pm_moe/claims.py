@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from companion import frames
-from companion.claims import Claim, ordered
+from companion.claims import BySeed, Claim, ordered
 from papers import pm_moe as names
 from papers.judging import Numbers, by, floor_claims, judged, said, scored, whole
 from papers.pm_moe import NINE, analysis
@@ -65,22 +65,21 @@ def mixture_claims(frame: pd.DataFrame, diverged: Collection[str] = ()) -> list[
         return rows[rows["method"].isin(whole(NINE, rows, diverged))]
 
     added = nine(analysis.gains(table, names.DENOISED))
-    best = {s: _best(here, diverged) for s, here in table.groupby("S")}
-    gated = table[table[names.STAGE].eq(names.WITH_MOE)]
-    rows = [
+    cleaned = analysis.gains(nothing, names.DENOISED)
+    only = {"methods": (STRONGEST,)}
+    rows: list[tuple[Any, ...]] = [
         ("improves", *_sides(added, table), {"methods": NINE}),
         ("all", lost(added), "<", FEW),
-        ("moe", *_sides(_of(STRONGEST, analysis.gains(nothing)), nothing), {"methods": (STRONGEST,)}),
-        ("denoised", *_sides(
-            _of(STRONGEST, analysis.gains(nothing, names.DENOISED, names.WITH_MOE)), nothing),
-            {"methods": (STRONGEST,)}),
-        ("dbe", *_sides(_of(DBE, analysis.gains(nothing, names.DENOISED)), nothing),
-            {"methods": (DBE,)}),
-        *(("best", a, ">", b, {"part": f"S = {s:g}", "methods": NINE}) for s, (a, b) in best.items()),
-        ("synchronous", best[table["S"].min()][0], ">",
-            scored(nothing, method=names.SYNCHRONOUS), {"methods": (*NINE, names.SYNCHRONOUS)}),
+        ("moe", *_sides(_of(STRONGEST, analysis.gains(nothing)), nothing), only),
+        ("denoised", *_sides(_of(STRONGEST, _denoised(nothing)), nothing), only),
+        ("dbe", *_sides(_of(DBE, cleaned), nothing), {"methods": (DBE,)}),
         ("own", analysis.own_weight(frame), ">", 1.0),
-    ]  # fmt: skip
+    ]
+    for s, here in table.groupby("S"):
+        mixed, alone = _best(here, diverged)
+        rows.append(("best", mixed, ">", alone, {"part": f"S = {s:g}", "methods": NINE}))
+    both = scored(nothing, method=names.SYNCHRONOUS), {"methods": (*NINE, names.SYNCHRONOUS)}
+    rows.append(("synchronous", _best(nothing, diverged)[0], ">", *both))
     told = nine(analysis.reporting(frame))
     largest, all_of_them = (frames.by_seed(told, column) for column in ("maximum", "all"))
     chosen = {seed: largest[seed] - all_of_them[seed] for seed in largest}
@@ -94,12 +93,14 @@ def lost(added: pd.DataFrame) -> dict[int, float]:
     return frames.by_seed(added.assign(loses=added["value"].lt(-SHOWN).astype(float)), "loses")
 
 
-def _best(
-    table: pd.DataFrame, diverged: Collection[str]
-) -> tuple[dict[int, float], dict[int, float]]:
+def _best(table: pd.DataFrame, diverged: Collection[str]) -> tuple[BySeed, BySeed]:
     """Return the best of nine mixtures and the best of nine alone, each chosen on tests."""
     mixed = frames.by_seed(analysis.best_of_nine(table, diverged, names.DENOISED))
     return mixed, frames.by_seed(analysis.best_of_nine(table, diverged, ""))
+
+
+def _denoised(table: pd.DataFrame) -> pd.DataFrame:
+    return analysis.gains(table, names.DENOISED, names.WITH_MOE)
 
 
 def _of(method: str, gained: pd.DataFrame) -> pd.DataFrame:

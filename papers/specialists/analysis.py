@@ -131,12 +131,6 @@ def losses(frame: pd.DataFrame) -> pd.DataFrame:
     return rows[["method", "seed", "round", "value"]]
 
 
-def where_trained(table: pd.DataFrame, *panels: Panel) -> pd.DataFrame:
-    """Return the rows of those p at which every run of all panels has trained."""
-    gone = pd.concat([panel.untrained.reindex(columns=["p"]) for panel in panels])["p"]
-    return table[~table["p"].isin(gone.dropna())]
-
-
 def moved(released: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
     """Return what departures of the released code change: method, seed, metric, departure, value.
 
