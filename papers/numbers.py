@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 from companion import frames, scorecard
@@ -39,6 +40,12 @@ def panel(section: str, dataset: str, scale: str = "standard") -> Panel:
     raise LookupError(f"nothing is stored of {section}:{dataset} at the {scale} scale")
 
 
+@cache
+def published_numbers() -> pd.DataFrame:
+    """Return every published number beside what was measured: `companion.scorecard.numbers`."""
+    return scorecard.numbers(REGISTRY)
+
+
 def minus(a: Mapping[int, float], b: Mapping[int, float], unit: str = "points") -> str:
     """Return the paired difference of numbers by seed, with its interval, in words."""
     return effect(table({"": [judge("", "", a, b, unit=unit)]}).iloc[0].to_dict())
@@ -67,8 +74,8 @@ def _floor() -> Numbers:
     lost = [m for m in here.index if here.loc[m, "value"] < here.loc[m, "floor"]]
     if {*lost} != {*TRADITIONAL}:
         raise Unsupported(f"below the baseline on CIFAR-10: {lost}")
-    said |= {"floor": f"{100 * here.loc[FEDAVG, 'floor']:.1f}", "lost": len(lost)}
-    return {**said, "fedavg": f"{100 * here.loc[FEDAVG, 'value']:.1f}"}
+    floor, fedavg = (100 * here.loc[[FEDAVG], ["floor", "value"]]).to_numpy()[0]
+    return {**said, "lost": len(lost), "floor": f"{floor:.1f}", "fedavg": f"{fedavg:.1f}"}
 
 
 def _released(dataset: str, departure: str) -> tuple[Any, Any]:
@@ -93,11 +100,11 @@ def _distances(dataset: str, departure: str, methods: tuple[str, ...]) -> dict[s
 def _last_client() -> Numbers:
     """What FedAvg loses by returning the last client's model, and how near print both are."""
     plain, last = _released("cifar10", LAST_CLIENT)
-    sides = (
+    ours, theirs = (
         frames.by_seed(rows[rows["method"].eq(FEDAVG) & rows["metric"].eq(two.GLOBAL)])
         for rows in (last, plain)
     )
-    return {"lost": minus(*sides), **_distances("cifar10", LAST_CLIENT, (FEDAVG,))}
+    return {"lost": minus(ours, theirs), **_distances("cifar10", LAST_CLIENT, (FEDAVG,))}
 
 
 def _own_network() -> Numbers:
@@ -150,8 +157,7 @@ def _reporting() -> Numbers:
 
 def _agreement() -> Numbers:
     """How many published numbers agree, differ or cannot be told, at the papers' own scale."""
-    every = scorecard.numbers(REGISTRY)
-    once = every[~every["repeats"]]
+    once = published_numbers().query("not repeats")
     said: dict[str, object] = {"comparable": int(once["why_not"].eq("").sum())}
     once = once[once["why_not"].eq("") & once["seeds"].ge(LEAST_SEEDS)]
     own = once[once["faithful"].isin((PROTOCOL, OWN))]

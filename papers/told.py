@@ -37,7 +37,7 @@ README = paths.ROOT / "README.md"
 MARK = re.compile(r"(<!-- told: (\w+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 FIELD = re.compile(r"\[\[([^\]]+)\]\]")
 _NAMED = re.compile(r"(\d{3}|all) ([\w.]+)(?:, ([^@]+?))?(?: @ (.*))?$")
-Row = Mapping[str, Any]
+Row = Mapping[Any, Any]
 
 
 class Unsupported(ValueError):
@@ -152,7 +152,7 @@ def _deciding(row: Mapping[str, str]) -> Row:
 
 def _cells(row: Row) -> list[str]:
     tested = row["verdict"] != UNTESTED
-    published = "" if pd.isna(row["published"]) else f"{row['published']:+.2g}"
+    published: str = "" if pd.isna(row["published"]) else f"{row['published']:+.2g}"
     where = f"{row['setting']}, {title(str(row['dataset']))}" if tested else ""
     link = f"[{row['evidence']}](../notebooks/{row['evidence']}.ipynb)"
     seeds = f"{int(row['seeds'])}" if tested else ""

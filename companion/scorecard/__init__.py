@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from companion.sections import (
     PublishedTable,
     Registry,
     Run,
+    Section,
     has_data,
 )
 from fedlib import paths
@@ -105,7 +107,8 @@ def numbers(registry: Registry) -> pd.DataFrame:
     (whether an earlier row is the same number) and verdict.
     """
     table = registry.published().set_index("row", drop=False)
-    rows = [row for item in registry.tables for row in _measured(item)]
+    by_section = {item.section.name: _Stored(item.section) for item in registry.tables}
+    rows = [r for item in registry.tables for r in _measured(item, by_section[item.section.name])]
     found = pd.DataFrame(rows, columns=["row", *MEASURED])
     found = found.sort_values("seeds", key=lambda n: n.lt(LEAST_SEEDS), kind="stable")
     found = found.drop_duplicates("row").set_index("row")
@@ -166,7 +169,17 @@ def not_at_hand(registry: Registry) -> list[int]:
     ]
 
 
-def _measured(item: PublishedTable) -> Iterator[dict[str, object]]:
+class _Stored:
+    """What is stored of a section, loaded once for all of its tables."""
+
+    def __init__(self, section: Section) -> None:
+        self.lost = cache(lambda scale, dataset: lost(section, scale, dataset))
+        self.panels = cache(
+            lambda scale, methods=(): tuple(stored(section, methods, scale, part=True))
+        )
+
+
+def _measured(item: PublishedTable, known: _Stored) -> Iterator[dict[str, object]]:
     """Yield what was measured for each number of an item, the largest scale first.
 
     A method of which a run diverged is left out of its panel: by itself it has its other places.
@@ -174,11 +187,11 @@ def _measured(item: PublishedTable) -> Iterator[dict[str, object]]:
     """
     section, without = item.section, list[dict[str, object]]()
     for scale in WITH_NUMBERS:
-        gone = [(d, run) for d in section.settings(scale) for run, _ in lost(section, scale, d)]
+        gone = [(d, run) for d in section.settings(scale) for run, _ in known.lost(scale, d)]
         without += [row for d, run in gone for row in _diverged(item, scale, d, run)]
-        shown = stored(section, [], scale, part=True)
+        shown = [*known.panels(scale)]
         for method in dict.fromkeys(run.method for _, run in gone):
-            shown += stored(section, [method], scale, part=True)
+            shown += known.panels(scale, (method,))
         for panel in shown:
             printed = item.printed(panel.dataset).dropna(subset="value")
             runs = dict(iter(item.measured(panel).groupby(list(item.keys))))
