@@ -70,7 +70,8 @@ def _values() -> tuple[dict[str, float], dict[str, float]]:
 @cache
 def _sizes() -> dict[tuple[str, str, str, str], str]:
     rows = pd.read_csv(HERE / "sizes.csv", dtype=str, keep_default_na=False)
-    return rows.set_index(["paper", "name", "part", "data"])["rows"].to_dict()
+    keys = rows[["paper", "name", "part", "data"]].itertuples(index=False, name=None)
+    return dict(zip(keys, rows["rows"], strict=True))
 
 
 def size(paper: str, name: str, part: str = "", dataset: str = "") -> tuple[float, float]:
@@ -86,7 +87,8 @@ def size(paper: str, name: str, part: str = "", dataset: str = "") -> tuple[floa
         return nan, nan
     values, errors = _values()
     terms = formula.removeprefix("mean of ").split(", ")
-    total = sum(float(pd.eval(term, local_dict=values, engine="python")) for term in terms)
+    found: list[Any] = [pd.eval(term, local_dict=values, engine="python") for term in terms]
+    total = sum(map(float, found))
     variance = sum(errors[row] for row in re.findall(r"r\d+", formula))
     return total / len(terms), float(np.sqrt(variance)) / len(terms)
 

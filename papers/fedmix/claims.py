@@ -92,8 +92,8 @@ def _sides(values: ByMethod, a: str, b: str) -> tuple[BySeed, str, BySeed]:
 def largest_entries(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the largest entry of the rows of the last q(z|y): mean over labels, by run."""
     rows = frames.last(frame, "q")
-    most = rows.groupby(["method", "seed", "item"])["value"].max()
-    return most.groupby(["method", "seed"]).mean().reset_index()
+    most = rows.groupby(["method", "seed", "item"])["value"].max().reset_index()
+    return pd.DataFrame(most.groupby(["method", "seed"])["value"].mean().reset_index())
 
 
 def one_hotness(frame: pd.DataFrame, method: str, rate: float = 0) -> list[float]:
@@ -128,7 +128,7 @@ def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
     biased FedAvg have reached after any round.
     """
     course, last = frames.curve(frame, "test_accuracy"), final(frame, "test_accuracy")
-    best = by_method(course.groupby(analysis.RUN, as_index=False)["value"].max())
+    best = by_method(pd.DataFrame(course.groupby(analysis.RUN)["value"].max().reset_index()))
     plateau = {method: best[method] for method in (FEDAVG, names.BIASED)}
     values = {"last": last, "rounds": by_method(course), "end or best": ByMethod(last | plateau)}
     return _compared("Fig. 4", dataset, values)
@@ -158,8 +158,8 @@ def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
     rounds, mean over the methods.
     """
     gain = frames.adapted(frame).drop(columns="value").rename(columns={"gain": "value"})
-    last = late(gain)[lambda rows: rows["method"].isin((FEDAVG, names.BIASED, FEDMIX))]
-    return _judged([("epoch.costs", frames.by_seed(frames.same_seeds(last)), "<", 0.0)])
+    gain = gain[gain["method"].isin((FEDAVG, names.BIASED, FEDMIX))]
+    return _judged([("epoch.costs", frames.by_seed(frames.same_seeds(late(gain))), "<", 0.0)])
 
 
 def final_rounds(frame: pd.DataFrame) -> int:

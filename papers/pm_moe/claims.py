@@ -35,7 +35,7 @@ def fourteen_claims(
     sides = (whole(methods, table, diverged) for methods in (NINE, names.TRADITIONAL))
     nine, others = (partial(by(table), methods) for methods in sides)
     every = (*NINE, *names.TRADITIONAL)
-    rows = [("apart", nine(S=none), ">", others(S=none), {"methods": every})]
+    rows: list[tuple[Any, ...]] = [("apart", nine(S=none), ">", others(S=none), {"methods": every})]
     if some > none:
         rows.append(("harms", nine(S=none), ">", nine(S=some), {"methods": NINE}))
     orders = [_ordered(table, known, s) for s in (ratios if len(known) else [])]
