@@ -367,6 +367,7 @@ def effect(row: Mapping[Any, Any]) -> str:
         return ""
     width = high - low if high > low else abs(mean) or 1.0
     digits = int(np.clip(-np.floor(np.log10(width / 5)), 1, 3 if row["unit"] else 4))
+    mean, low, high = (round(v, digits) + 0.0 for v in (mean, low, high))  # and no "-0.0"
     sign, unit = ("+", f" {row['unit']}") if row["unit"] else ("", "")
     interval = "" if isnan(low) else f" [{low:.{digits}f}, {high:.{digits}f}]"
     return f"{mean:{sign}.{digits}f}{unit}{interval}"

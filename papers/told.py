@@ -25,7 +25,19 @@ import pandas as pd
 from IPython.display import Markdown
 
 from companion import plotting, scorecard
-from companion.claims import PAPER, UNTESTED, answers, demonstrations, effect, relations
+from companion.claims import (
+    CONTRADICTED,
+    EQUAL,
+    HOLDS,
+    OPEN,
+    PAPER,
+    TRAINING,
+    UNTESTED,
+    answers,
+    demonstrations,
+    effect,
+    relations,
+)
 from companion.plotting import title
 from companion.sections import FAITHFUL
 from fedlib import paths
@@ -34,7 +46,7 @@ from papers import numbers
 from papers.published import claims, words
 
 README = paths.ROOT / "README.md"
-MARK = re.compile(r"(<!-- told: (\w+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+MARK = re.compile(r"(<!-- told: (\w+) -->\n).*?(\n?<!-- end -->)", re.DOTALL)
 FIELD = re.compile(r"\[\[([^\]]+)\]\]")
 _NAMED = re.compile(r"(\d{3}|all) ([\w.]+)(?:, ([^@]+?))?(?: @ (.*))?$")
 Row = Mapping[Any, Any]
@@ -195,10 +207,15 @@ def believe() -> str:
     return "\n\n".join(f"**{title(row['paper'])}.** {told(row, 'text')}" for row in rows)
 
 
-def forest() -> Any:
-    """Return the figure of the promises that are measured in points, and its numbers."""
+def forest(*, simplest: bool = False) -> Any:
+    """Return the figure of the promises that are measured in points, and its numbers.
+
+    With ``simplest`` only of the comparisons with the simplest alternative that has the same
+    ingredients.
+    """
     rows = promises()
     rows = rows[rows["unit"].eq("points") & rows["verdict"].ne(UNTESTED)]
+    rows = rows[rows["simplest"].eq("yes")] if simplest else rows
     named = rows.assign(group=rows["paper"].map(title))
     return plotting.forest(named[["group", "promise", "setting", "verdict", *ENDS]])
 
@@ -234,11 +251,15 @@ def notebooks() -> str:
     return _table(("notebook", "asks", "what came out"), rows)
 
 
+SAID = {HOLDS: "hold", CONTRADICTED: "are contradicted", EQUAL: "show no difference of a point"}
+SAID |= {OPEN: "are undecided", TRAINING: "are still training", UNTESTED: "are not tested"}
+
+
 def counts() -> str:
     """Return how many claims have which verdict, in a sentence."""
     found = verdicts()["verdict"].value_counts()
-    parts = [f"{n} {verdict}" for verdict, n in found.items()]
-    return f"Of {len(verdicts())} claims of the papers: {', '.join(parts)}."
+    *most, last = (f"{found.get(verdict, 0)} {words}" for verdict, words in SAID.items())
+    return f"Of {len(verdicts())} claims of the papers {', '.join(most)} and {last}."
 
 
 PARTS = {"answer": lambda: told(words("told/page.csv", "name")["answer"], "text")}
@@ -261,7 +282,7 @@ def page() -> str:
 
 def written(text: str) -> str:
     """Return README's text with the parts between marks as they are now."""
-    return MARK.sub(lambda m: f"{m[1]}{PARTS[m[2]]()}{m[3]}", text)
+    return MARK.sub(lambda m: f"{m[1]}{PARTS[m[2]]()}\n<!-- end -->", text)
 
 
 def main() -> None:

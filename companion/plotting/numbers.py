@@ -371,7 +371,7 @@ def forest(
     ax.grid(axis="x", alpha=0.25)
     shapes = {name: form for name, form in SETTINGS.items() if name in {*table["setting"]}}
     marks = [ax.plot([], [], form, color=UNJUDGED, label=name)[0] for name, form in shapes.items()]
-    colours = {**DECIDED, "neither": UNJUDGED}
+    colours = {**DECIDED, "other verdict": UNJUDGED}
     marks += [ax.plot([], [], "-", color=c, label=name)[0] for name, c in colours.items()]
     marks += [ax.plot([], [], "o", label="published", **PUBLISHED)[0]]
     how: Style = {"loc": "outside upper center", "fontsize": "small", "frameon": False}
