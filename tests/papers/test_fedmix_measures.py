@@ -64,6 +64,18 @@ def test_relative_divergence_is_one_minus_the_mean_cosine():
         )
 
 
+def test_the_weights_part_of_a_lower_divergence():
+    """Experts: mean 73/392 if unrelated, of which 0.8 is measured; FedAvg is unrelated, 3/16."""
+    rows = [*posterior(0, np.array([[0.8, 0.2], [0.4, 0.6]])), diverged(FEDAVG, 1, 3 / 16)]
+    rows += [diverged(FEDMIX, 1, 0.8 * u, k) for k, u in enumerate((6 / 49, 1 / 4))]
+    table = analysis.by_weights(logged(rows), TWO)
+    mean = (6 / 49 + 1 / 4) / 2
+    assert table.loc[FEDMIX].tolist() == pytest.approx(
+        [0.8 * mean, mean, 0.8, (3 / 16 - mean) / (3 / 16 - 0.8 * mean)]
+    )
+    assert table.loc[FEDAVG].tolist() == pytest.approx([3 / 16, 3 / 16, 1, np.nan], nan_ok=True)
+
+
 def test_q_is_interpolated_to_the_beginning_of_a_round():
     """Round 2 begins with the mean of what was logged after rounds 0 and 2."""
     rows = [diverged(FEDMIX, 2, 0.1, k) for k in (0, 1)]
@@ -96,7 +108,7 @@ def test_cohorts_and_weights_are_those_of_training():
 def test_label_counts_are_stored_for_the_figures_partition_and_no_other(monkeypatch):
     """450 examples of each of 100 clients; where the data are there, their partition's."""
     ours = LABEL_SKEW.settings("standard")
-    for dataset, setting in ours.items():
+    for setting in ours.values():
         for seed in range(setting.seeds):
             counts = analysis.label_counts(setting.task, seed)
             assert counts.shape == (100, 10) and (counts.sum(1) == 450).all()
