@@ -600,6 +600,24 @@ def label_sets(frame: pd.DataFrame, message: str, seed: int = 0) -> tuple[np.nda
     return shares(audit, TRUTH).reindex(told.index).to_numpy(), told.to_numpy() > 0
 
 
+def guessed_sets(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return of how many clients the whole label set is found, by message, over all seeds.
+
+    Columns clients, and the shares of them that are right: "read off phi", and of the answer "all
+    labels" for every client, which needs no message.
+    """
+    rows = {}
+    for message in MESSAGES:
+        every = (label_sets(frame, message, int(seed)) for seed in frame["seed"].unique())
+        if not (sets := [each for each in every if len(each[0])]):
+            continue
+        held, read = (np.concatenate(of) for of in zip(*sets, strict=True))
+        right = {"read off phi": (held > 0) == read, "all labels": held > 0}
+        shares = {name: found.all(1).mean() for name, found in right.items()}
+        rows[message] = {"clients": len(held), **shares}
+    return pd.DataFrame(rows).T
+
+
 def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return what phi tells of labels in sums over clients, and behind noise.
 

@@ -141,3 +141,17 @@ def test_accuracies_are_compared_at_every_budget_and_with_the_best_of_all_rounds
         {(FEDMIX, t): v for t, v in ((0, -0.4), (10, -0.2), (20, 0.2))}
     )
     assert best["gigabytes"].loc[FEDMIX, 20] == pytest.approx(0.04)
+
+
+def test_label_sets_are_read_right_where_all_labels_is_a_wrong_guess():
+    """Of two clients with both labels and one with one: all are read, and two guessed."""
+    held = {0: (0.5, 0.5), 1: (0.2, 0.8), 2: (1.0, 0.0)}
+    rows = [
+        (FEDMIX, 0, 1, metric, client, -1, str(y), float(share > 0) if read else share, names.STEP)
+        for client, shares in held.items()
+        for y, share in enumerate(shares)
+        for read, metric in enumerate((analysis.TRUTH, analysis.LABEL_SET))
+    ]
+    table = analysis.guessed_sets(logged(rows, places=("message",)))
+    assert table.index.tolist() == [names.STEP]
+    assert table.loc[names.STEP].tolist() == pytest.approx([3, 1, 2 / 3])
