@@ -7,6 +7,8 @@ App. B), and what messages tell of a client's labels (App. C).
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -20,6 +22,7 @@ from companion.frames import ByMethod, final
 from companion.plotting.style import INTERVAL, real_first
 from fedlib import data as datasets
 from fedlib.algorithms import FedAvg, FedMix, Private, SecureSum
+from fedlib.engine.selection import Selection
 from fedlib.models import FunctionalModel
 from fedlib.privacy import epsilon, total_variation
 from fedlib.privacy.labels import from_rows
@@ -27,9 +30,9 @@ from fedlib.tasks import Task
 from fedrun import Experiment, find_result
 from fedrun import run as trained
 from papers import fedmix as names
-from papers.fedmix.experiments import NEW_CLIENTS, Mixtures, guarded, overheard
+from papers.fedmix.experiments import LABEL_SKEW, NEW_CLIENTS, Mixtures, guarded, overheard
 from papers.fedmix.leaks import best_threshold, leak_behind_noise, leak_of_sums, lengths
-from papers.published import published
+from papers.published import HERE, published
 from papers.scaled import ONCE
 
 PAPER_TRAVEL = 2.0  # 2,000 rounds at the rate 1e-3
@@ -68,6 +71,108 @@ def late(curve: pd.DataFrame) -> pd.DataFrame:
     return curve[curve["round"] > 0.75 * curve["round"].max()]
 
 
+def relative_divergence(frame: pd.DataFrame, setting: Mixtures, tensor: str = "") -> pd.DataFrame:
+    """Return the gradient divergence divided by that of unrelated updates with the same weights.
+
+    It is 1 minus the mean cosine of two clients' updates, over pairs, tensors and experts by their
+    weights: 0 if all updates have one direction, 1 if they are orthogonal. Eq. 16 itself has
+    (1 - sum_s p(s|z)^2) / 2 for orthogonal updates, which is the smaller the more uneven p(s|z) is.
+
+    Args:
+        frame: runs of a section, with the divergence of every round and q(z|y) where it was logged.
+        setting: their setting, whose task and cohorts give p(s|z). Runs with another partition
+            (``CENTRALISED``) and those that prune, whose weights are others, are left out.
+        tensor: restricts it to the tensors whose name ends so.
+
+    Returns:
+        Columns method, seed, round, value.
+    """
+    rows = frames.divergences(frame)
+    rows = rows[rows["item"].str.endswith(tensor)]
+    apart = unrelated_divergence(frame, setting).rename(columns={"value": "unrelated"})
+    both = rows.merge(apart, on=[*RUN, "round", "expert"])
+    sums = both.groupby([*RUN, "round"], as_index=False)[["value", "unrelated"]].sum()
+    sums = sums[sums["unrelated"] > 0]  # a cohort of one client has no pair
+    return sums.assign(value=sums["value"] / sums["unrelated"])[[*RUN, "round", "value"]]
+
+
+def unrelated_divergence(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
+    """Return the divergence of one tensor if all updates were orthogonal, (1 - sum p(s|z)^2) / 2.
+
+    p(s|z) is that of the round's cohort (eq. 8) by q(z|y) at the beginning of the round, linearly
+    between the rounds at which it was logged; for methods without q it is p(s). ``frame`` and
+    ``setting`` as for `relative_divergence`. Columns method, seed, round, expert, value.
+    """
+    found = [pd.DataFrame(columns=[*RUN, "round", "expert", "value"])]
+    whole = frame[~frame["method"].str.contains("pruning") & frame["method"].ne(names.CENTRALISED)]
+    runs: Any = whole.groupby(RUN, sort=False)
+    for (method, seed), run in runs:
+        rounds = np.unique(run.loc[run["metric"].eq("divergence"), "round"])
+        if len(rounds):
+            weights = _weights(run, setting, seed, rounds)
+            apart = pd.DataFrame((1 - (weights**2).sum(1)) / 2, index=rounds)
+            apart.columns -= apart.shape[1] == 1  # one model is expert -1
+            long = apart.rename_axis("round").reset_index().melt("round", var_name="expert")
+            found.append(long.assign(method=method, seed=seed))
+    return pd.concat(found[1:] or found, ignore_index=True)
+
+
+def by_weights(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
+    """Return what uneven weights do to eq. 16, by method: means over seeds and the last quarter.
+
+    Columns "as printed" (`frames.divergence`), "if unrelated" (of orthogonal updates with the same
+    weights), "relative" (`relative_divergence`), and "weights' part": the share of the difference
+    from FedAvg that is one of the weights.
+    """
+    keys = [*RUN, "round"]
+    kinds = {
+        "as printed": frames.divergence(frame),
+        "relative": relative_divergence(frame, setting),
+    }
+    table = pd.DataFrame({n: late(c).set_index(keys)["value"] for n, c in kinds.items()}).dropna()
+    table.insert(1, "if unrelated", table["as printed"] / table["relative"])
+    means = table.groupby(RUN).mean().groupby("method").mean()
+    less = means.reindex([names.FEDAVG]).iloc[0] - means.drop(index=names.FEDAVG, errors="ignore")
+    return means.assign(**{"weights' part": less["if unrelated"] / less["as printed"]})
+
+
+def _weights(run: pd.DataFrame, setting: Mixtures, seed: int, rounds: np.ndarray) -> np.ndarray:
+    """Return p(s|z) of the cohorts of some rounds, ``[rounds, S, K]``; one model has K = 1."""
+    counts = label_counts(setting.task, seed)
+    sizes = counts.sum(1)
+    fed: Any = SimpleNamespace(ids=np.arange(len(counts)), participants=None)
+    # Rounds are counted from 0 where cohorts are drawn.
+    cohorts = np.stack([Selection(setting.cohort).choose(fed, seed, t - 1) for t in rounds])
+    joint = sizes[cohorts][..., None].astype(float)
+    if len(logged := run[run["metric"] == "q"]):
+        wide = logged.assign(item=logged["item"].astype(int))
+        q = wide.pivot_table("value", "round", ["item", "expert"])
+        between = [np.interp(rounds - 1, q.index, q[column]) for column in q]
+        at = np.stack(between, 1).reshape(len(rounds), counts.shape[1], -1)
+        joint = joint * ((counts / sizes[:, None])[cohorts] @ at)
+    return np.asarray(joint / joint.sum(1, keepdims=True))
+
+
+def label_counts(task: Task, seed: int) -> np.ndarray:
+    """Return how many training examples of each label each client has, ``[clients, labels]``.
+
+    Those of CIFAR-10 and Fashion-MNIST as Fig. 1 has them are stored for some seeds, so that no
+    data are needed to draw it; all others are counted from the data.
+    """
+    known = LABEL_SKEW.settings("standard").get(task.dataset)
+    stored, key = _counted(), (task.dataset, seed)
+    same = known is not None and replace(known.task, model=task.model) == task
+    return stored[key] if same and key in stored else task.counts(seed)["train"]
+
+
+@cache
+def _counted() -> dict[tuple[str, int], np.ndarray]:
+    """Return the stored counts by data set and seed: a row of the table is a label's, by client."""
+    rows = pd.read_csv(HERE / "fedmix" / "label_counts.csv")
+    each: Any = rows.groupby(["dataset", "seed"])["counts"]
+    return {key: np.array([of.split() for of in counts], int).T for key, counts in each}
+
+
 def by_tensor(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the divergence of each tensor in the last quarter of the rounds, mean over experts.
 
@@ -102,6 +207,37 @@ def ahead_of_fedavg(frame: pd.DataFrame) -> pd.DataFrame:
     others = curve[curve["method"] != names.FEDAVG]
     both = others.merge(base, on=["seed", "round"], suffixes=("", "_base"))
     return both[[*RUN, "round"]].assign(value=both["value"] - both["value_base"])
+
+
+def ahead_at_traffic(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return by how much accuracy exceeds FedAvg's when a run has sent as much, by budget.
+
+    Budgets are what FedAvg has sent after each evaluated round of its own, ``round``; the others'
+    accuracies are interpolated between evaluations. A run that has sent up to 1% less than a budget
+    in all its rounds, as one that keeps a bias, is compared at its end. Columns method, seed,
+    round, gigabytes, value.
+    """
+    course = frames.against_traffic(frame, "test_accuracy").sort_values("round")
+    base, found = course[course["method"] == names.FEDAVG], [course[:0]]
+    runs: Any = course[course["method"] != names.FEDAVG].groupby(RUN, sort=False)
+    for (method, seed), run in runs:
+        at = base[base["seed"].eq(seed) & base["gigabytes"].le(1.01 * run["gigabytes"].max())]
+        reached = np.interp(at["gigabytes"], run["gigabytes"], run["value"])
+        found.append(at.assign(method=method, value=reached - at["value"]))
+    return pd.concat(found[1:] or found, ignore_index=True)[[*RUN, "round", "gigabytes", "value"]]
+
+
+def ahead_of_best(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return by how much accuracy exceeds the largest that FedAvg has after any round, by seed.
+
+    FedAvg's best round is chosen on test data, which favours FedAvg. Columns as of
+    `ahead_at_traffic`.
+    """
+    course = frames.against_traffic(frame, "test_accuracy")
+    best = course[course["method"] == names.FEDAVG].groupby("seed")["value"].max()
+    others = course[course["method"] != names.FEDAVG].join(best.rename("best"), on="seed")
+    others = others.assign(value=others["value"] - others["best"]).dropna(subset="value")
+    return others[[*RUN, "round", "gigabytes", "value"]].reset_index(drop=True)
 
 
 def expected_traffic(experiment: Experiment) -> tuple[int, int, int]:
@@ -462,6 +598,24 @@ def label_sets(frame: pd.DataFrame, message: str, seed: int = 0) -> tuple[np.nda
     audit = audited(frame, names.FEDMIX, message, seed)
     told = shares(audit, LABEL_SET)
     return shares(audit, TRUTH).reindex(told.index).to_numpy(), told.to_numpy() > 0
+
+
+def guessed_sets(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return of how many clients the whole label set is found, by message, over all seeds.
+
+    Columns clients, and the shares of them that are right: "read off phi", and of the answer "all
+    labels" for every client, which needs no message.
+    """
+    rows = {}
+    for message in MESSAGES:
+        every = (label_sets(frame, message, int(seed)) for seed in frame["seed"].unique())
+        if not (sets := [each for each in every if len(each[0])]):
+            continue
+        held, read = (np.concatenate(of) for of in zip(*sets, strict=True))
+        right = {"read off phi": (held > 0) == read, "all labels": held > 0}
+        shares = {name: found.all(1).mean() for name, found in right.items()}
+        rows[message] = {"clients": len(held), **shares}
+    return pd.DataFrame(rows).T
 
 
 def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.DataFrame]:
