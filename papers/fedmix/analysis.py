@@ -105,15 +105,35 @@ def unrelated_divergence(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame
     """
     found = [pd.DataFrame(columns=[*RUN, "round", "expert", "value"])]
     whole = frame[~frame["method"].str.contains("pruning") & frame["method"].ne(names.CENTRALISED)]
-    for (method, seed), run in whole.groupby(RUN, sort=False):
+    runs: Any = whole.groupby(RUN, sort=False)
+    for (method, seed), run in runs:
         rounds = np.unique(run.loc[run["metric"].eq("divergence"), "round"])
         if len(rounds):
-            weights = _weights(run, setting, int(seed), rounds)
+            weights = _weights(run, setting, seed, rounds)
             apart = pd.DataFrame((1 - (weights**2).sum(1)) / 2, index=rounds)
             apart.columns -= apart.shape[1] == 1  # one model is expert -1
             long = apart.rename_axis("round").reset_index().melt("round", var_name="expert")
             found.append(long.assign(method=method, seed=seed))
     return pd.concat(found[1:] or found, ignore_index=True)
+
+
+def by_weights(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
+    """Return what uneven weights do to eq. 16, by method: means over seeds and the last quarter.
+
+    Columns "as printed" (`frames.divergence`), "if unrelated" (of orthogonal updates with the same
+    weights), "relative" (`relative_divergence`), and "weights' part": the share of the difference
+    from FedAvg that is one of the weights.
+    """
+    keys = [*RUN, "round"]
+    kinds = {
+        "as printed": frames.divergence(frame),
+        "relative": relative_divergence(frame, setting),
+    }
+    table = pd.DataFrame({n: late(c).set_index(keys)["value"] for n, c in kinds.items()}).dropna()
+    table.insert(1, "if unrelated", table["as printed"] / table["relative"])
+    means = table.groupby(RUN).mean().groupby("method").mean()
+    less = means.reindex([names.FEDAVG]).iloc[0] - means.drop(index=names.FEDAVG, errors="ignore")
+    return means.assign(**{"weights' part": less["if unrelated"] / less["as printed"]})
 
 
 def _weights(run: pd.DataFrame, setting: Mixtures, seed: int, rounds: np.ndarray) -> np.ndarray:
@@ -149,10 +169,8 @@ def label_counts(task: Task, seed: int) -> np.ndarray:
 def _counted() -> dict[tuple[str, int], np.ndarray]:
     """Return the stored counts by data set and seed: a row of the table is a label's, by client."""
     rows = pd.read_csv(HERE / "fedmix" / "label_counts.csv")
-    return {
-        (str(dataset), int(seed)): np.array([of.split() for of in each["counts"]], int).T
-        for (dataset, seed), each in rows.groupby(["dataset", "seed"])
-    }
+    each: Any = rows.groupby(["dataset", "seed"])["counts"]
+    return {key: np.array([of.split() for of in counts], int).T for key, counts in each}
 
 
 def by_tensor(frame: pd.DataFrame) -> pd.DataFrame:
@@ -200,13 +218,12 @@ def ahead_at_traffic(frame: pd.DataFrame) -> pd.DataFrame:
     round, gigabytes, value.
     """
     course = frames.against_traffic(frame, "test_accuracy").sort_values("round")
-    base = dict(list(course[course["method"] == names.FEDAVG].groupby("seed")))
-    found = [course[:0]]
-    for (_, seed), run in course[course["method"] != names.FEDAVG].groupby(RUN, sort=False):
-        at = base.get(seed, course[:0])
-        at = at[at["gigabytes"] <= 1.01 * run["gigabytes"].max()]
+    base, found = course[course["method"] == names.FEDAVG], [course[:0]]
+    runs: Any = course[course["method"] != names.FEDAVG].groupby(RUN, sort=False)
+    for (method, seed), run in runs:
+        at = base[base["seed"].eq(seed) & base["gigabytes"].le(1.01 * run["gigabytes"].max())]
         reached = np.interp(at["gigabytes"], run["gigabytes"], run["value"])
-        found.append(at.assign(method=run["method"].iloc[0], value=reached - at["value"]))
+        found.append(at.assign(method=method, value=reached - at["value"]))
     return pd.concat(found[1:] or found, ignore_index=True)[[*RUN, "round", "gigabytes", "value"]]
 
 
@@ -581,6 +598,24 @@ def label_sets(frame: pd.DataFrame, message: str, seed: int = 0) -> tuple[np.nda
     audit = audited(frame, names.FEDMIX, message, seed)
     told = shares(audit, LABEL_SET)
     return shares(audit, TRUTH).reindex(told.index).to_numpy(), told.to_numpy() > 0
+
+
+def guessed_sets(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return of how many clients the whole label set is found, by message, over all seeds.
+
+    Columns clients, and the shares of them that are right: "read off phi", and of the answer "all
+    labels" for every client, which needs no message.
+    """
+    rows = {}
+    for message in MESSAGES:
+        every = (label_sets(frame, message, int(seed)) for seed in frame["seed"].unique())
+        if not (sets := [each for each in every if len(each[0])]):
+            continue
+        held, read = (np.concatenate(of) for of in zip(*sets, strict=True))
+        right = {"read off phi": (held > 0) == read, "all labels": held > 0}
+        shares = {name: found.all(1).mean() for name, found in right.items()}
+        rows[message] = {"clients": len(held), **shares}
+    return pd.DataFrame(rows).T
 
 
 def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.DataFrame]:

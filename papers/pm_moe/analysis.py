@@ -233,6 +233,17 @@ def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.Data
     return both.reset_index(drop=True)
 
 
+def gains_over_chosen(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the gains of PM-MoE over its first stage at the round that is best on validation.
+
+    Mixtures stand on the last round, which can be a bad one. Columns as of `gains`.
+    """
+    first = frames.reported(frame[frame[STAGE].eq("")], weighted=True)
+    best = first[first["rule"] == "best on validation"].drop(columns="rule")
+    mixed = scores(frame)
+    return gains(pd.concat([best, mixed[mixed[STAGE] != ""]], ignore_index=True))
+
+
 def by_stage(gains: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Return tables of `gains` by S for what headings tell: their names are methods.
 

@@ -114,6 +114,18 @@ def test_how_far_fedavg_is_from_print_is_a_mean_over_tests_and_p():
     assert analysis.distances(gaps) == pytest.approx({0: 0.5 / 3, 1: 0.56 / 3})
 
 
+def test_a_distance_from_print_is_that_of_the_mean_over_seeds():
+    """Two seeds 0.1 above and 0.3 below are 0.1 below, and not 0.2 off."""
+    values = {(FEDAVG, GLOBAL): 0.5, (FEDAVG, OWN): 0.5}
+    table = grid(values, p=(0.2,), seed=range(2))
+    table.loc[table["metric"].eq(GLOBAL), "value"] = [0.6, 0.2]
+    printed = table[table["seed"].eq(0)].assign(value=0.5).drop(columns="seed")
+    gaps = analysis.gaps(table, printed, [FEDAVG])
+    found = analysis.distances(gaps)
+    assert found == pytest.approx({0: -0.05, 1: 0.15})
+    assert sum(found.values()) / 2 == pytest.approx(0.05)  # of 0.1 and 0
+
+
 BY_NAME = [(0.3, "the last client's model are"), (0.1, "the average's are"), (0.2, "neither are")]
 
 

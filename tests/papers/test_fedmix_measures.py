@@ -64,6 +64,18 @@ def test_relative_divergence_is_one_minus_the_mean_cosine():
         )
 
 
+def test_the_weights_part_of_a_lower_divergence():
+    """Experts: mean 73/392 if unrelated, of which 0.8 is measured; FedAvg is unrelated, 3/16."""
+    rows = [*posterior(0, np.array([[0.8, 0.2], [0.4, 0.6]])), diverged(FEDAVG, 1, 3 / 16)]
+    rows += [diverged(FEDMIX, 1, 0.8 * u, k) for k, u in enumerate((6 / 49, 1 / 4))]
+    table = analysis.by_weights(logged(rows), TWO)
+    mean = (6 / 49 + 1 / 4) / 2
+    assert table.loc[FEDMIX].tolist() == pytest.approx(
+        [0.8 * mean, mean, 0.8, (3 / 16 - mean) / (3 / 16 - 0.8 * mean)]
+    )
+    assert table.loc[FEDAVG].tolist() == pytest.approx([3 / 16, 3 / 16, 1, np.nan], nan_ok=True)
+
+
 def test_q_is_interpolated_to_the_beginning_of_a_round():
     """Round 2 begins with the mean of what was logged after rounds 0 and 2."""
     rows = [diverged(FEDMIX, 2, 0.1, k) for k in (0, 1)]
@@ -96,7 +108,7 @@ def test_cohorts_and_weights_are_those_of_training():
 def test_label_counts_are_stored_for_the_figures_partition_and_no_other(monkeypatch):
     """450 examples of each of 100 clients; where the data are there, their partition's."""
     ours = LABEL_SKEW.settings("standard")
-    for dataset, setting in ours.items():
+    for setting in ours.values():
         for seed in range(setting.seeds):
             counts = analysis.label_counts(setting.task, seed)
             assert counts.shape == (100, 10) and (counts.sum(1) == 450).all()
@@ -129,3 +141,17 @@ def test_accuracies_are_compared_at_every_budget_and_with_the_best_of_all_rounds
         {(FEDMIX, t): v for t, v in ((0, -0.4), (10, -0.2), (20, 0.2))}
     )
     assert best["gigabytes"].loc[FEDMIX, 20] == pytest.approx(0.04)
+
+
+def test_label_sets_are_read_right_where_all_labels_is_a_wrong_guess():
+    """Of two clients with both labels and one with one: all are read, and two guessed."""
+    held = {0: (0.5, 0.5), 1: (0.2, 0.8), 2: (1.0, 0.0)}
+    rows = [
+        (FEDMIX, 0, 1, metric, client, -1, str(y), float(share > 0) if read else share, names.STEP)
+        for client, shares in held.items()
+        for y, share in enumerate(shares)
+        for read, metric in enumerate((analysis.TRUTH, analysis.LABEL_SET))
+    ]
+    table = analysis.guessed_sets(logged(rows, places=("message",)))
+    assert table.index.tolist() == [names.STEP]
+    assert table.loc[names.STEP].tolist() == pytest.approx([3, 1, 2 / 3])

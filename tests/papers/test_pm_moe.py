@@ -187,6 +187,16 @@ def test_gains_are_told_in_three_ways():
     assert means["largest of M + 1"] == 0 and means["published"] > 0
 
 
+def test_a_bad_last_round_is_no_gain_over_the_round_that_validation_chooses():
+    """FedGH has 0.9, then 0.7 at its end; the mixture's 0.8 is above the latter only."""
+    first = run("FedGH", 0, 0.9, 0.9)
+    fell = [{**row, "round": 2, "value": 0.7} for row in first if row.get("round") == 1]
+    frame = frame_of(*first, *fell, *run("FedGH", 0, 0.8, 0.8, stage=WITH_MOE))
+    assert gains(scores(frame))["value"].tolist() == pytest.approx([0.1])
+    (row,) = analysis.gains_over_chosen(frame).to_dict("records")
+    assert (row["before"], row["after"], row["value"]) == pytest.approx((0.9, 0.8, -0.1))
+
+
 def test_the_methods_that_gain_most_have_a_share_of_all_gains():
     """Gains of 3, 1 and -1 points over two seeds: the first has 3 of 3, the first two 4 of 3."""
     rows = [
