@@ -74,6 +74,11 @@ def _specialisation(panel: Panel) -> list[Claim]:
     return panel.judged(fedmix.specialisation_claims, panel.setting.phi_rate)  # type: ignore[attr-defined]
 
 
+def _entropy(panel: Panel) -> list[Claim]:
+    setting: Any = panel.setting
+    return panel.judged(lambda f: fedmix.entropy_claims(analysis.client_entropy(f, setting)))
+
+
 def _communication(panel: Panel) -> list[Claim]:
     every = panel.judged(fedmix.communication_claims, panel.dataset)
     return every + panel.judged(fedmix.tuning_claims)
@@ -117,6 +122,10 @@ def _mixtures(panel: Panel) -> list[Claim]:
     return panel.judged(pm_moe.mixture_claims, panel.diverged)
 
 
+def _cost(panel: Panel) -> list[Claim]:
+    return panel.judged(lambda f: pm_moe.cost_claims(gates.second_stage_cost(panel)))
+
+
 def _gates(panel: Panel) -> list[Claim]:
     if "gamma" not in panel.frame:  # of which nothing varies
         return []
@@ -140,6 +149,7 @@ TESTS = (
     Test("03", mixtures.COMMUNICATION, _communication),
     Test("03", mixtures.LONG, _long(_communication), _ROUNDS),
     Test("04", mixtures.ABLATION, _framed(fedmix.ablation_claims)),
+    Test("04", mixtures.LONG, _entropy, _ROUNDS),
     Test("05", mixtures.ROTATED, _rotated),
     Test("05", mixtures.ROTATED_LONG, _long(_rotated), ", 1,000 rounds"),
     Test("06", mixtures.PERMUTED, _clusters),
@@ -164,6 +174,7 @@ TESTS = (
     Test("11", clusters.ADAPTIVE_OPTIONS, _framed(adaptive.option_claims), ", other ways"),
     Test("12", private.FOURTEEN, _fourteen),
     Test("13", private.PRIVATE_PARTS, _mixtures),
+    Test("13", private.PRIVATE_PARTS, _cost),
     Test("13", private.REVEALED, _framed(pm_moe.revealed_claims), ", private parts"),
     Test("14", private.GATES, _gates),
     Test("15", board.EVERY_METHOD, _every_method),

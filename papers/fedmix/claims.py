@@ -117,6 +117,17 @@ def most_used(frame: pd.DataFrame, method: str) -> dict[int, BySeed]:
     return {int(str(t)): frames.by_seed(rows) for t, rows in most.groupby("round")}
 
 
+def entropy_claims(entropy: pd.DataFrame) -> list[Claim]:
+    """Test sec. 2.1, on which pruning rests: the entropy of q(z|s) falls during training.
+
+    ``entropy`` is that of `analysis.client_entropy`: its last quarter of the rounds against the
+    first.
+    """
+    first = by_method(entropy[entropy["round"] <= 0.25 * entropy["round"].max()])
+    last = by_method(late(entropy))
+    return _judged([("entropy.falls", last[FEDMIX], "<", first[FEDMIX])], unit="")
+
+
 # Performance against communication: sec. 4.1, Fig. 4 and 13, App. G.
 
 

@@ -1,6 +1,7 @@
 """From what runs of 004 stored to what its tables and figures show, and what it published."""
 
 from collections.abc import Collection, Mapping, Sequence
+from math import nan
 
 import numpy as np
 import pandas as pd
@@ -8,15 +9,19 @@ import torch
 from scipy import stats
 
 from companion import frames
+from companion.panels import Panel
 from fedlib.engine import State
 from fedlib.federation import Federation
 from fedlib.models.architectures import ACTIVATIONS, INITS
 from fedlib.randomness import generator
+from fedrun import find_result
 from papers.judging import whole, without_floor
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, called, family
+from papers.pm_moe.experiments import PRIVATE_PARTS
 from papers.published import floors, published
 from papers.scaled import MAJORITY
 
+EPOCHS, ROUNDS = 50, 2000  # of gates, and of the first stage before them
 # How 004 calls the data sets.
 PRINTED = {
     "mnist": "MNIST",
@@ -327,6 +332,24 @@ def local_gate_weights(frame: pd.DataFrame) -> pd.DataFrame:
     by_run = own.groupby(["S", "seed", "round"])["value"].mean().groupby(["S", "seed"])
     ends = scores(runs).set_index(["S", "seed"])["value"]
     return pd.DataFrame({"before": by_run.first(), "after": by_run.last(), "accuracy": ends})
+
+
+def second_stage_cost(panel: Panel) -> dict[int, float]:
+    """Return what a second stage of FedCP costs as a share of its first (A.9), by seed, S = 0.
+
+    In CPU seconds, as the paper has it: 50 epochs of gates after 2,000 rounds, from the seconds of
+    an epoch and of a round here.
+    """
+    found = {}
+    for run, experiments in PRIVATE_PARTS.by_run(panel.scale, panel.dataset, ["FedCP"]):
+        if run.where != {"S": 0.0, STAGE: WITH_MOE}:
+            continue
+        for one in experiments:
+            stages = [find_result(stage) for stage in (*one.before, one)]
+            first, gates = (s.provenance.get("cpu_seconds", nan) if s else nan for s in stages)
+            rounds, epochs = one.before[0].rounds, one.algorithm.epochs
+            found[one.seed] = (gates / epochs * EPOCHS) / (first / rounds * ROUNDS)
+    return found
 
 
 def own_weight(frame: pd.DataFrame) -> dict[int, float]:

@@ -16,6 +16,7 @@ from papers.scaled import MAJORITY
 
 HALF_A_POINT = 0.005  # about what 004 says that its mixture adds
 SHOWN = 0.00005  # half of what two printed decimals of a percentage show
+HUNDREDTH = 0.01  # the paper prints 0.39% of the first stage
 FEW = 0.05  # the share of methods that lose, where "all" improve
 GATED = "FedPer"  # whose gates are varied
 STRONGEST, DBE = "FedCP", "DBE"  # Table 3's method on images, and the one that gains most in print
@@ -101,6 +102,11 @@ def _best(table: pd.DataFrame, diverged: Collection[str]) -> tuple[BySeed, BySee
 
 def _denoised(table: pd.DataFrame) -> pd.DataFrame:
     return analysis.gains(table, names.DENOISED, names.WITH_MOE)
+
+
+def cost_claims(cost: dict[int, float]) -> list[Claim]:
+    """Test A.9: a second stage costs less than a hundredth of the first."""
+    return judged("004", [("cost", cost, "<", HUNDREDTH)])
 
 
 def _of(method: str, gained: pd.DataFrame) -> pd.DataFrame:
