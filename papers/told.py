@@ -169,9 +169,15 @@ def _cells(row: Row) -> list[str]:
     link = f"[{row['evidence']}](../notebooks/{row['evidence']}.ipynb)"
     seeds = f"{int(row['seeds'])}" if tested else ""
     return [
-        row["promise"], f"**{row['verdict']}**", effect(row) if tested else "", seeds,
+        row["promise"], f"**{row['verdict']}**", _measured(row) if tested else "", seeds,
         published, row["relation"], where, link,
     ]  # fmt: skip
+
+
+def _measured(row: Row) -> str:
+    """Return an effect, and p where an undecided interval leaves the boundary out."""
+    near = row["verdict"] in (OPEN, EQUAL) and row["p"] < 0.05
+    return f"{effect(row)}, p = {row['p']:.2g}" if near else effect(row)
 
 
 HEADS = ("promise", "verdict", "measured", "seeds", "published", "in it?", "setting", "evidence")
@@ -220,7 +226,7 @@ def forest(*, simplest: bool = False) -> Any:
     return plotting.forest(named[["group", "promise", "setting", "verdict", *ENDS]])
 
 
-ENDS = ("effect", "low", "high", "published")
+ENDS = ("effect", "low", "high", "published", "published_se")
 
 
 # Notebooks, FINDINGS and README.
@@ -287,6 +293,7 @@ def written(text: str) -> str:
 
 def main() -> None:
     """Write FINDINGS, its figure, and README."""
+    plotting.use_style()
     figure, _ = forest()
     put = partial(figure.savefig, format="png", metadata={"Software": None})
     files.write(paths.ROOT / "docs" / "figures" / "forest.png", put, "the figure")
