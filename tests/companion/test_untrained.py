@@ -1,4 +1,4 @@
-"""Runs that did not train, kept their initial model or were still training: all count, and are told."""
+"""Runs that did not train, kept their initial model, or were still training: all are told."""
 
 from dataclasses import replace
 from itertools import product
@@ -81,7 +81,7 @@ def test_how_much_an_accuracy_still_rises_is_of_the_last_two_quarters():
     assert rising([(RUNS[FEDAVG], runs[:1])]) == {FEDAVG: pytest.approx(0.03)}
     # Of rounds 0 to 4: .45 minus .42, and the mean over seeds.
     every = [replace(one, experiment=replace(one.experiment, seed=i)) for i, one in enumerate(runs)]
-    assert rising([(RUNS[FEDAVG], every)]) == {FEDAVG: pytest.approx((0.03 + 0 + 0.15) / 3)}
+    assert rising([(RUNS[FEDAVG], every)]) == {FEDAVG: pytest.approx(0.02)}
     # What stands on a run that still rises is still training, even where its own curve falls.
     worse = result(TUNED, (0.6,) * 8 + (0.5,))
     both = rising([(RUNS[TUNED], [worse]), (RUNS[FEDAVG], runs[:1])])
@@ -161,7 +161,6 @@ def test_a_claim_whose_sides_are_the_same_initial_model_is_not_tested():
 
 
 JUDGED = {
-    "divergence": (LABEL_SKEW, lambda p, f: mix.divergence_claims(f)),
     "specialisation": (LABEL_SKEW, lambda p, f: mix.specialisation_claims(f, p.setting.phi_rate)),
     "appendix F": (NEW_CLIENTS, lambda p, f: mix.new_client_claims(f, "appendix")),
     "joining": (NEW_CLIENTS, lambda p, f: mix.joining_claims(f, 10)),
