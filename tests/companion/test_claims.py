@@ -420,6 +420,7 @@ EFFECTS = [
     ((1, 0.5, 1.5, math.nan), ""), ((1, math.nan, math.nan, 1), ""),
     # By hand: half a point and 1.96 standard errors come to one point at .4419.
     ((1, 0.5, 1.5, 2, 0.44), "smaller"), ((1, 0.5, 1.5, 2, 0.443), "inside"),
+    ((2, 1.5, 2.5, 1, 0.44), "larger"), ((2, 1.5, 2.5, 1, 0.443), "inside"),
 ]  # fmt: skip
 
 

@@ -86,6 +86,8 @@ def test_how_much_an_accuracy_still_rises_is_of_the_last_two_quarters():
     worse = result(TUNED, (0.6,) * 8 + (0.5,))
     both = rising([(RUNS[TUNED], [worse]), (RUNS[FEDAVG], runs[:1])])
     assert both == {FEDAVG: pytest.approx(0.03), TUNED: pytest.approx(0.03)}
+    other = rising([(RUNS[TUNED], [result(TUNED, late)]), (RUNS[FEDAVG], [result(FEDAVG, flat)])])
+    assert other == {FEDAVG: 0, TUNED: pytest.approx(0.03)}
     assert rising([(RUNS[TUNED], [worse])]) == {TUNED: pytest.approx(-0.05)}
     assert rising([(RUNS[FEDAVG], [result(FEDAVG, (0.1, 0.5))])]) == {}  # too short to tell
 
