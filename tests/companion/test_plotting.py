@@ -155,9 +155,10 @@ def test_few_runs_of_a_row_are_drawn_themselves_and_clear_ones_are_counted():
 def test_a_forest_draws_measured_effects_beside_the_published_ones():
     """Row by row: interval, effect, and a hollow circle where something is published."""
     names = ["group", "promise", "setting", "verdict", "effect", "low", "high", "published"]
-    rows = [("001", "a", "own scale", "holds", 2.0, 1.0, 3.0, 1.5),
-            ("001", "b", "reduced", "undecided", 0.5, -1.0, 2.0, np.nan),
-            ("002", "c", "own protocol", "contradicted", -20.0, -30.0, -10.0, 9.0)]  # fmt: skip
+    names += ["published_se"]
+    rows = [("001", "a", "own scale", "holds", 2.0, 1.0, 3.0, 1.5, 0.5),
+            ("001", "b", "reduced", "undecided", 0.5, -1.0, 2.0, np.nan, np.nan),
+            ("002", "c", "own protocol", "contradicted", -20.0, -30.0, -10.0, 9.0, np.nan)]  # fmt: skip
     figure, drawn = plotting.forest(pd.DataFrame(rows, columns=names))
     assert drawn[names].equals(pd.DataFrame(rows, columns=names))
     (ax,) = figure.axes
@@ -166,7 +167,7 @@ def test_a_forest_draws_measured_effects_beside_the_published_ones():
     height = dict(zip([t.get_text() for t in ax.get_yticklabels()], ax.get_yticks(), strict=True))
     assert height["a"] > height["b"] > height["c"] + 1, "a group has a line for its name"
     assert [text.get_text() for text in ax.texts] == ["001", "002"]
-    for _, promise, setting, verdict, effect, low, high, published in rows:
+    for _, promise, setting, verdict, effect, low, high, published, error in rows:
         here = [(x, line) for x, y, line in lines if y == {height[promise]}]
         (interval,) = [line for x, line in here if x == [low, high]]
         (dot,) = [line for x, line in here if x == [effect]]
@@ -175,6 +176,10 @@ def test_a_forest_draws_measured_effects_beside_the_published_ones():
         assert interval.get_color() == dot.get_color() == colour
         hollow = [x for x, line in here if line.get_fillstyle() == "none" and not np.isnan(x[0])]
         assert hollow == [[published]] * (not np.isnan(published))
+        of_print = [
+            x for x, line in here if len(x) == 2 and x == pytest.approx([0.52, 2.48], abs=1e-3)
+        ]
+        assert len(of_print) == (error == 0.5)  # 1.96 standard errors to each side
         assert ax.get_xlim()[0] <= low and high <= ax.get_xlim()[1]
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert {"own scale", "reduced", "own protocol", "published"} < {*legend}
