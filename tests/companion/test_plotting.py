@@ -158,7 +158,7 @@ def test_a_forest_draws_measured_effects_beside_the_published_ones():
     names += ["published_se"]
     rows = [("001", "a", "own scale", "holds", 2.0, 1.0, 3.0, 1.5, 0.5),
             ("001", "b", "reduced", "undecided", 0.5, -1.0, 2.0, np.nan, np.nan),
-            ("002", "c", "own protocol", "contradicted", -20.0, -30.0, -9.0, 9, np.nan)]  # fmt: skip
+            ("002", "c", "own protocol", "contradicted", -20, -30.0, -9.0, 9, np.nan)]  # fmt: skip
     figure, drawn = plotting.forest(pd.DataFrame(rows, columns=names))
     assert drawn[names].equals(pd.DataFrame(rows, columns=names))
     (ax,) = figure.axes
