@@ -322,7 +322,8 @@ def answers(tests: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
     theirs = tests["kind"].eq(PAPER) & ~tests["exploratory"].astype(bool) & ~demonstrations(tests)
     mine = tests[theirs].copy()
     # What was not tested in a setting is told of it only if it was tested in none.
-    mine["rank"] = mine["setting"].map(FAITHFUL.index) + 100 * mine["verdict"].eq(UNTESTED)
+    rank = mine["setting"].map(FAITHFUL.index).astype(int)  # of no tests, they are still words
+    mine["rank"] = rank + 100 * mine["verdict"].eq(UNTESTED)
     chosen = mine[mine["rank"].eq(mine.groupby(keys)["rank"].transform("min"))]
     chosen = chosen.sort_values("seeds", ascending=False, kind="stable")
     chosen = chosen.drop_duplicates([*keys, "dataset"])
@@ -500,7 +501,7 @@ def _judge(
     if floored:
         claim = replace(claim, measured=f"{claim.measured}; every run is the floor")
     # Where nothing is left to chance, or no method beats the floor, more seeds decide nothing.
-    if (low == high and low in bounds) or (floored and verdict == HOLDS):
+    if (low == high and low in bounds) or (floored and claim.verdict in (HOLDS, EQUAL)):
         return replace(claim, verdict=UNTESTED if floored else CONTRADICTED, needed=0, p=nan)
     return claim
 
