@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from companion.claims import Claim
+from companion.claims import Claim, looked
 from papers.judging import asked, by, compared, floor_claims, judged
 from papers.scaled import FEDAVG, MAJORITY, TUNED
 from papers.specialists.analysis import GLOBAL, HELD, OWN, at_q, of_fedavg, of_figure
@@ -50,7 +50,8 @@ def furthest_behind(table: pd.DataFrame) -> list[Claim]:
         return []
     worst = min(lead, key=lambda p: lead[p])
     a, b = sides[worst]
-    (claim,) = judged("001", [("each", a, ">", b, {"looks": {0: len(lead)}})])
+    tries = len(lead) * looked(None, len(gaps[worst]))
+    (claim,) = judged("001", [("each", a, ">", b, {"looks": {0: tries}})])
     return [replace(claim, measured=f"p = {worst:g}: {claim.measured}")]
 
 
