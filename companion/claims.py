@@ -478,9 +478,9 @@ def _judge(
     runs = runs or (known if isinstance(numbers, Mapping) else None)
     if not (values := [*known.values()]):
         return Claim(text, place, MISSING, UNTESTED, 0, **about)
-    bounds, looked = [b for b in (least, most) if isfinite(b)], looked(looks, len(values))
+    bounds, times = [b for b in (least, most) if isfinite(b)], looked(looks, len(values))
     ends = _seen(values, bounds) if isinstance(limits, str) else limits
-    mean, low, high = interval(values, limits=ends, looks=looked)
+    mean, low, high = interval(values, limits=ends, looks=times)
     scale, by_seed = 100 if unit else 1, " ".join(f"{v:.9g}" for v in values)
     claim = Claim(
         text, place, _in_words(mean, low, high, least, most, unit), UNTESTED, len(values),
@@ -494,12 +494,12 @@ def _judge(
     verdict = HOLDS if least < low and high < most else CONTRADICTED if beyond else OPEN
     asked = bounds if least < mean < most else [least if mean <= least else most]
     nearest = min(bounds, key=lambda b: abs(mean - b))
-    p = min(looked * max(inference.p_value(values, b, ends) for b in asked), 1.0)
+    p = min(times * max(inference.p_value(values, b, ends) for b in asked), 1.0)
     clear = min(abs(end - b) for end in (low, high) for b in bounds) > (high - low) / 2
     claim = _cautious(replace(claim, verdict=verdict, clear=clear, p=p))
     if claim.verdict == OPEN and unit and (least, most) in _SAYS_A_SIDE:
         apart = [inference.p_value(values, b, ends) for b in (-POINT, POINT)]
-        if -POINT < mean < POINT and looked * max(apart) <= DISCOVERY:
+        if -POINT < mean < POINT and times * max(apart) <= DISCOVERY:
             claim = replace(claim, verdict=EQUAL)
     if claim.verdict == OPEN:
         claim = replace(claim, needed=inference.needed(values, nearest))
