@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from rows import frame_of
 
-from companion.claims import FAILS, HOLDS, UNTESTED
+from companion.claims import CONTRADICTED, HOLDS, UNTESTED
 from fedlib import LeNet, paths
 from papers.adaptive import analysis, claims, experiments, tuning
 from papers.adaptive.experiments import ADAPTIVE, ALL_EQUAL, BEST, EAGER, MOE, REDRAWN, STOPPED
@@ -58,8 +58,8 @@ def test_scores_keep_spread_over_clients_and_over_seeds_apart():
 
 def test_what_looks_as_published_holds():
     found = verdicts(claims.adaptive_claims(analysis.scores(table_2())))
-    assert found.pop(GATE) == FAILS
-    assert found.pop("The mixture is better where clients differ more: p = 1 vs 0.2") == FAILS
+    assert found.pop(GATE) == CONTRADICTED
+    assert found.pop("The mixture is better where clients differ more: p = 1 vs 0.2") == CONTRADICTED
     assert set(found.values()) == {HOLDS} and len(found) == 13
 
 
@@ -143,7 +143,7 @@ def test_recovered_orientations_are_judged_where_there_is_a_cluster_for_each():
     assert (found["J"] == found["orientations"]).all() and len(found) == 2 * 3 * 3
     said = verdicts(claims.recovery_claims(frame_of(*rows)))
     fails = [t for t in said if t.endswith("greedily")]
-    assert len(fails) == 2 and all(said.pop(t) == FAILS for t in fails)
+    assert len(fails) == 2 and all(said.pop(t) == CONTRADICTED for t in fails)
     assert len(said) == 18 and set(said.values()) == {HOLDS}
 
 
@@ -195,7 +195,7 @@ def test_participation_is_judged_at_each_number_of_clients():
     table = analysis.participation(frame)
     assert set(table.loc[table["method"] == LOCAL, "cohort"]) == {5, 25}
     found = [claim.verdict for claim in claims.participation_claims(frame)]
-    assert found == [HOLDS, HOLDS, HOLDS, FAILS]
+    assert found == [HOLDS, HOLDS, HOLDS, CONTRADICTED]
 
 
 def test_other_ways_are_compared_by_what_they_send():

@@ -10,7 +10,7 @@ import torch
 from rows import frame_of
 
 from companion import plotting
-from companion.claims import FAILS, HOLDS
+from companion.claims import CONTRADICTED, HOLDS
 from fedlib import MLP
 from fedrun import run_with_state
 from papers import pm_moe
@@ -95,7 +95,7 @@ def test_every_published_number_is_found_with_its_stage(dataset):
     assert printed("Table 1", "digits").empty
 
 
-@pytest.mark.parametrize(("helps", "said"), [(1, [HOLDS] * 3), (-1, [HOLDS, FAILS, FAILS])])
+@pytest.mark.parametrize(("helps", "said"), [(1, [HOLDS] * 3), (-1, [HOLDS, CONTRADICTED, CONTRADICTED])])
 def test_the_claims_about_sharing_follow_the_runs(helps, said):
     """The published order is asked for where it is known."""
     for dataset, orders in (("digits", 0), ("cifar10", 2)):
@@ -149,7 +149,7 @@ def test_a_part_that_tells_more_than_a_constant_guess_hides_nothing():
     all_right = [[1.0, 1.0, -2.0], [-1.0, 2.0, -1.0]]
     rows = [row for seed in range(3) for row in audit(seed, all_right, [0.4, 0.6])]
     read, asked = revealed_claims(frame_of(*rows))
-    assert (read.verdict, asked.verdict) == (FAILS, HOLDS) and "FedPer" in read.text
+    assert (read.verdict, asked.verdict) == (CONTRADICTED, HOLDS) and "FedPer" in read.text
     assert read.effect == pytest.approx(100 / 6) and read.seeds == 3
 
 
@@ -162,7 +162,7 @@ def test_clients_are_converted_one_by_one():
         np.testing.assert_allclose(found, course)
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(0.05, HOLDS), (-0.05, FAILS)])
+@pytest.mark.parametrize(("gain", "verdict"), [(0.05, HOLDS), (-0.05, CONTRADICTED)])
 def test_the_claims_about_mixtures_follow_the_runs(gain, verdict):
     improves, harms, denoised, synchronous, largest = mixture_claims(mixtures(gain))
     assert improves.verdict == harms.verdict == verdict
@@ -289,7 +289,7 @@ def gated(effects, noise=0.001, seeds=3):
     return made.fillna(dict.fromkeys([STAGE, "activation", "initialisation", "weights"], ""))
 
 
-@pytest.mark.parametrize(("worse", "long", "verdict"), [(-1, -0.005, HOLDS), (1, 0.1, FAILS)])
+@pytest.mark.parametrize(("worse", "long", "verdict"), [(-1, -0.005, HOLDS), (1, 0.1, CONTRADICTED)])
 def test_claims_are_what_is_built_in(worse, long, verdict):
     effects = dict.fromkeys([*OTHERS, ("k", 2)], 0.1 * worse)
     effects |= {("k", 10): 0.05 * worse, ("lr", 0.5): -0.1 * worse, ("epochs", 10): long}

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from rows import settings_of, verdicts
 
-from companion.claims import ELSEWHERE, FAILS, HOLDS, KINDS, PAPER, Claim, judge
+from companion.claims import ELSEWHERE, CONTRADICTED, HOLDS, KINDS, PAPER, Claim, judge
 from companion.sections import SCALES
 from fedlib import paths
 from papers import findings, named
@@ -126,7 +126,7 @@ def test_a_sentence_has_its_number_or_is_none():
     assert number(claim(POINTS), HOLDS) == "3.0 points [2.8, 3.2; 3 seeds]"
     assert number(claim(POINTS), HOLDS, sign=-1) == "-3.0 points [-3.2, -2.8; 3 seeds]"
     with pytest.raises(Unsupported, match=r"'a' holds: .*the sentence says it does not hold"):
-        number(claim(POINTS), FAILS)
+        number(claim(POINTS), CONTRADICTED)
     with pytest.raises(Missing):
         number(claim({0: 0.3}), HOLDS)
     plain = Claim("a", "", "", HOLDS, 3, effect=0.5, low=0.25, high=0.75)
