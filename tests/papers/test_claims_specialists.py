@@ -1,7 +1,6 @@
 """Scores of generalists and specialists: set beside the papers', and judged."""
 
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd

@@ -247,7 +247,7 @@ def test_the_claims_follow_the_distances():
 
 def test_claims_of_phi_are_ours_and_follow_the_label_sets():
     assert initials(of_phi(with_phi())) == "h" * 4
-    assert initials(of_phi(with_phi(off=0.2)))== "cchh"  # no better than q(z|s)
+    assert initials(of_phi(with_phi(off=0.2))) == "cchh"  # no better than q(z|s)
     truth, told = analysis.label_sets(with_phi(flip=1), EPOCH, seed=1)
     assert truth.tolist() == LABELS.tolist() and told.tolist() == [[True, True], [True, False]]
     assert claims.wrong_sets(with_phi(flip=1)).to_dict() == dict.fromkeys(MESSAGES, 3)

@@ -170,7 +170,10 @@ def test_the_claims_about_mixtures_follow_the_runs(gain, verdict):
     assert found.pop("own").verdict == UNTESTED  # gates were not logged
     # If every client gains, the largest evaluation is that of all of them.
     assert (found.pop("largest").verdict == HOLDS) == (gain < 0)
-    assert {c.verdict for c in found.values()} == {HOLDS} and [*found] == ["denoised", "synchronous"]
+    assert {c.verdict for c in found.values()} == {HOLDS} and [*found] == [
+        "denoised",
+        "synchronous",
+    ]
     told, own = analysis.reporting(mixtures(gain)), 0.001 * SIZES[0] / sum(SIZES)
     np.testing.assert_allclose(told["all"], gain + told["seed"] * own)
     np.testing.assert_allclose(told["maximum"], np.maximum(told["all"], 0))
@@ -308,7 +311,9 @@ def gated(effects, noise=0.001, seeds=3):
     return made.fillna(dict.fromkeys([STAGE, "activation", "initialisation", "weights"], ""))
 
 
-@pytest.mark.parametrize(("worse", "long", "verdict"), [(-1, -0.005, HOLDS), (1, 0.1, CONTRADICTED)])
+@pytest.mark.parametrize(
+    ("worse", "long", "verdict"), [(-1, -0.005, HOLDS), (1, 0.1, CONTRADICTED)]
+)
 def test_claims_are_what_is_built_in(worse, long, verdict):
     effects = dict.fromkeys([*OTHERS, ("k", 2)], 0.1 * worse)
     effects |= {("k", 10): 0.05 * worse, ("lr", 0.5): -0.1 * worse, ("epochs", 10): long}

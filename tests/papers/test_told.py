@@ -85,7 +85,9 @@ def test_every_notebook_opens_with_its_own_sentences():
     for path in notebooks:
         assert f'in_short(\\"{path.name[:2]}\\")' in path.read_text(), path.name
     readme = (paths.ROOT / "README.md").read_text()
-    assert {*told.MARK.findall(readme)} and {m[1] for m in told.MARK.findall(readme)} <= {*told.PARTS}
+    assert {*told.MARK.findall(readme)} and {m[1] for m in told.MARK.findall(readme)} <= {
+        *told.PARTS
+    }
     assert all(row[k] for row in OPENINGS.values() for k in ("says", "found", "sure", "change"))
 
 
