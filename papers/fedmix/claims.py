@@ -145,12 +145,6 @@ def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
     return _compared("Fig. 4", dataset, values)
 
 
-def megabytes(frame: pd.DataFrame) -> ByMethod:
-    """Return what each run has sent in all, down and up, in megabytes."""
-    total = frames.gigabytes(frame).groupby(analysis.RUN)["gigabytes"].max() * 1e3
-    return by_method(total.rename("value").reset_index())
-
-
 def at_equal_traffic(frame: pd.DataFrame) -> ByMethod:
     """Return FedAvg's last accuracy, and the others' when they had sent as much as it did in all.
 
@@ -171,11 +165,6 @@ def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
     gain = frames.adapted(frame).drop(columns="value").rename(columns={"gain": "value"})
     gain = gain[gain["method"].isin((FEDAVG, names.BIASED, FEDMIX))]
     return _judged([("epoch.costs", frames.by_seed(frames.same_seeds(late(gain))), "<", 0.0)])
-
-
-def final_rounds(frame: pd.DataFrame) -> int:
-    """Return the rounds that the federations of a frame have played."""
-    return int(frame.loc[frame["method"] != names.CENTRALISED, "round"].max())
 
 
 def weighed(

@@ -31,7 +31,6 @@ def fourteen_claims(
     and nothing of sharing before two ratios were run.
     """
     ratios = sorted(table["S"].unique())
-    ratios = sorted(table["S"].unique())
     none, some = ratios[0], ratios[-1]
     sides = (whole(methods, table, diverged) for methods in (NINE, names.TRADITIONAL))
     nine, others = (partial(by(table), methods) for methods in sides)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
 from companion import frames
@@ -86,17 +85,6 @@ def gaps(table: pd.DataFrame, printed: pd.DataFrame, methods: Sequence[str]) -> 
     rows = rows.join(known, on=["method", "metric", "p"]).dropna(subset="theirs")
     gap = rows["value"] - rows["theirs"]
     return rows.assign(gap=gap)[["method", "metric", "p", "seed", "value", "gap"]]
-
-
-def distances(gaps: pd.DataFrame) -> dict[int, float]:
-    """Return how far accuracies are from the published ones, by seed, mean over what they are of.
-
-    Distances are counted in the direction in which the mean over seeds is off, so that their mean
-    over seeds is the distance of that mean. The absolute gaps of single seeds would add their noise
-    to it, whichever way it goes.
-    """
-    mean = gaps.groupby(["method", "metric", "p"])["gap"].transform("mean")
-    return frames.by_seed(gaps.assign(off=gaps["gap"] * np.sign(mean)), "off")
 
 
 def of_fedavg(table: pd.DataFrame, metric: str, over: str) -> pd.DataFrame:
