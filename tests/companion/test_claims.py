@@ -433,7 +433,8 @@ def test_an_effect_is_compared_with_the_published_one(numbers, word):
 
 def test_a_claim_of_a_curve_that_still_rises_is_told_so():
     claim = claims.Claim(*SAID, "1", OPEN, 3, needed=9, methods="a; b")
-    assert claim.unless_rising({"a": 0.0099, "c": 0.5}) == claim
+    assert claim.unless_rising({"a": 0.0049, "c": 0.5}) == claim
+    assert claim.unless_rising({"a": 0.0099}) == replace(claim, clear=False)
     told = claim.unless_rising({"a": 0.02, "b": 0.01, "c": 0.5})
     assert (told.verdict, told.needed) == (TRAINING, 0)
     assert told.measured == "1; accuracy still rises, in points per quarter: a by 2.0, b by 1.0"

@@ -9,7 +9,7 @@ import pytest
 from rows import initials, logged, runs_of
 
 from papers import fedmix as names
-from papers.claimed import Test, _long
+from papers.claimed import ClaimTest, _long
 from papers.fedmix import analysis, claims
 from papers.fedmix.experiments import COMMUNICATION, LONG
 
@@ -71,7 +71,7 @@ def test_runs_of_a_few_methods_over_the_papers_rounds_decide_what_is_about_these
     some = _long(lambda panel: every)(None)
     # One-hot, both parts of it; H(q) keeps all of log 2; behind the ensemble; no FedAvg.
     assert initials(some) == "hhhc" and len(every) == 8
-    test = Test("02", LONG, lambda panel: some, ", 2,000 rounds")
+    test = ClaimTest("02", LONG, lambda panel: some, ", 2,000 rounds")
     assert test.of([SimpleNamespace(name="Digits")]) == {"Digits, 2,000 rounds": some}
 
 
