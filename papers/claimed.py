@@ -140,7 +140,8 @@ def _every_method(panel: Panel) -> list[Claim]:
 _rotated: Judge = lambda p: p.judged(fedmix.rotated_claims, p.dataset)  # noqa: E731
 _new: Judge = lambda p: p.judged(fedmix.new_client_claims, p.dataset)  # noqa: E731
 _cluster: Judge = lambda p: p.judged(lambda f: adaptive.cluster_claims(scores(f)))  # noqa: E731
-_ROUNDS, _CROWDS = ", 2,000 rounds", ", participation"
+_crowds = _framed(adaptive.participation_claims)
+_ROUNDS = ", 2,000 rounds"
 TESTS = (
     ClaimTest("01", mixtures.LABEL_SKEW, _divergence),
     ClaimTest("01", mixtures.LONG, _long(_divergence), _ROUNDS),
@@ -169,7 +170,7 @@ TESTS = (
     ClaimTest("11", clusters.ADAPTIVE_CLUSTERS, _cluster, ", numbers of clusters"),
     ClaimTest("11", clusters.ADAPTIVE_ROTATED, _framed(adaptive.recovery_claims)),
     ClaimTest("11", clusters.ADAPTIVE_WRITERS, _framed(adaptive.writer_claims)),
-    ClaimTest("11", clusters.ADAPTIVE_PARTICIPATION, _framed(adaptive.participation_claims), _CROWDS),
+    ClaimTest("11", clusters.ADAPTIVE_PARTICIPATION, _crowds, ", participation"),
     ClaimTest("11", clusters.ADAPTIVE_RELEASED, _framed(adaptive.protocol_claims), ", as released"),
     ClaimTest("11", clusters.ADAPTIVE_OPTIONS, _framed(adaptive.option_claims), ", other ways"),
     ClaimTest("12", private.FOURTEEN, _fourteen),
@@ -191,9 +192,13 @@ def tested(notebook: str, panels: Mapping[str, Sequence[Panel]]) -> pd.DataFrame
     return claims.table(found)
 
 
-def of_stored(scale: str) -> pd.DataFrame:
-    """Return every test of the stored runs of a scale, with the column notebook; nothing trains."""
-    sections = {test.section.name: stored(test.section, [], scale) for test in TESTS}
-    notebooks = dict.fromkeys(test.notebook for test in TESTS)
-    parts = [tested(number, sections).assign(notebook=number) for number in notebooks]
+def of_stored(scale: str, *notebooks: str) -> pd.DataFrame:
+    """Return the tests of some notebooks, or of all, on stored runs of a scale; nothing trains.
+
+    With the column notebook.
+    """
+    wanted = notebooks or tuple(dict.fromkeys(test.notebook for test in TESTS))
+    asked = [test.section for test in TESTS if test.notebook in wanted]
+    sections = {section.name: stored(section, [], scale) for section in asked}
+    parts = [tested(number, sections).assign(notebook=number) for number in wanted]
     return pd.concat(parts, ignore_index=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -411,3 +412,18 @@ def test_headings_pair_what_both_stages_have():
     assert fields["S = 0"].set_index("method")["value"].to_dict() == {
         "mixed": 0.7, "denoised": 0.8, "alone": 0.6,
     }  # fmt: skip
+
+
+def test_what_a_second_stage_costs_is_told_per_epoch_and_round(monkeypatch):
+    """By hand: 40 epochs in 8 s and 10 rounds in 100 s: (8 / 40 x 50) / (100 / 10 x 2000)."""
+    first = SimpleNamespace(rounds=10, seed=3)
+    gates = SimpleNamespace(before=(first,), seed=3, algorithm=SimpleNamespace(epochs=40))
+    spent = {id(first): 100.0, id(gates): 8.0}
+    made = lambda one: SimpleNamespace(provenance={"cpu_seconds": spent[id(one)]})  # noqa: E731
+    runs = [(SimpleNamespace(where={"S": 0.0, "stage": "+ PM-MoE"}), [gates])]
+    runs.append((SimpleNamespace(where={"S": 20.0, "stage": "+ PM-MoE"}), [gates]))
+    section = SimpleNamespace(by_run=lambda *of: runs)
+    monkeypatch.setattr(analysis, "PRIVATE_PARTS", section)
+    monkeypatch.setattr(analysis, "find_result", made)
+    panel = SimpleNamespace(scale="standard", dataset="mnist")
+    assert analysis.second_stage_cost(panel) == {3: pytest.approx(0.0005)}

@@ -8,6 +8,7 @@ import pytest
 from companion import scorecard
 from fedlib import paths
 from papers import numbers, told
+from papers.claimed import of_stored
 from papers.published import words
 
 OPENINGS, PAGE = words("told/openings.csv", "name"), words("told/page.csv", "name")
@@ -126,3 +127,17 @@ def test_both_pages_have_what_results_say(stored):
     assert told.written(readme) == readme
     assert told.page() == (paths.ROOT / "docs" / "FINDINGS.md").read_text()
     assert len(told.promises()) == len(words("told/promises.csv"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scale", "notebooks"), [("paper", ()), ("standard", ("04", "08", "14"))])
+def test_verdicts_that_are_kept_are_what_stored_runs_say(scale, notebooks, monkeypatch):
+    monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
+    keys, said = ["tested on", "claim"], ["verdict", "seeds", "kind", "setting"]
+    now = of_stored(scale, *notebooks)
+    assert len(now)
+    for number, rows in now.groupby("notebook"):
+        kept = pd.read_csv(paths.ROOT / "figures" / scale / f"{number}_claims.csv", dtype=str)
+        both = rows.merge(kept.fillna(""), "outer", keys, suffixes=("", " kept"))
+        for column in said:
+            assert both[column].astype(str).tolist() == both[f"{column} kept"].tolist(), number
