@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from companion import claims
+from companion import claims, plotting
 from companion.claims import Claim
 from companion.panels import Panel, stored
 from companion.sections import Section
@@ -202,3 +202,14 @@ def of_stored(scale: str, *notebooks: str) -> pd.DataFrame:
     sections = {section.name: stored(section, [], scale) for section in asked}
     parts = [tested(number, sections).assign(notebook=number) for number in wanted]
     return pd.concat(parts, ignore_index=True)
+
+
+def write(scale: str) -> list[str]:
+    """Write the tables of tests that FINDINGS and the scorecard read, from stored runs of a scale.
+
+    As notebooks do that are executed at that scale. Returns the numbers of the notebooks.
+    """
+    tests = of_stored(scale)
+    for number, rows in tests.groupby("notebook"):
+        plotting.save_table(rows.drop(columns="notebook"), f"{number}_claims", scale)
+    return [str(number) for number in tests["notebook"].unique()]

@@ -312,15 +312,6 @@ def reporting(frame: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(**gained)
 
 
-def largest_gains(table: pd.DataFrame, most: int = 3) -> tuple[list[str], float]:
-    """Return the methods that gain most by PM-MoE, mean over seeds, and their share of the whole.
-
-    ``table`` are scores, at one S or at several. That is their part of the sum of all gains.
-    """
-    means = gains(table).groupby("method")["value"].mean().sort_values(ascending=False)
-    return means.index[:most].tolist(), float(means.iloc[:most].sum() / means.sum())
-
-
 def local_gate_weights(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the gate weight of the client's own base in each run of Fed-Syn-MoE, and its accuracy.
 

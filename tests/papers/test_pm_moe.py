@@ -220,20 +220,6 @@ def test_a_bad_last_round_is_no_gain_over_the_round_that_validation_chooses():
     assert (row["before"], row["after"], row["value"]) == pytest.approx((0.9, 0.8, -0.1))
 
 
-def test_the_methods_that_gain_most_have_a_share_of_all_gains():
-    """Gains of 3, 1 and -1 points over two seeds: the first has 3 of 3, the first two 4 of 3."""
-    rows = [
-        row
-        for seed, more in ((0, 0.01), (1, -0.01))
-        for m, gain in (("FedCP", -0.01), ("DBE", 0.03), ("FedPer", 0.01))
-        for stage, value in (("", 0.5), (WITH_MOE, 0.5 + gain + more))
-        for row in run(m, seed, value, value, stage=stage)
-    ]
-    table = scores(frame_of(*rows))
-    for most, names, share in ((1, ["DBE"], 1), (2, ["DBE", "FedPer"], 4 / 3)):
-        assert analysis.largest_gains(table, most) == (names, pytest.approx(share))
-
-
 def test_gate_weights_are_means_over_labels_before_and_after_training():
     gates = [
         {"method": SYNCHRONOUS, STAGE: "", "S": 0.0, "metric": "test_gate", "round": t}
