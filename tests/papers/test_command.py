@@ -11,7 +11,7 @@ from fedrun import StoreError
 from papers.__main__ import app, main
 from papers.registry import REGISTRY
 
-COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "blocks", "results", "report", "tasks"]
+COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "blocks", "results", "judge", "report", "tasks"]
 HOW = {"device": "auto", "workers": 1, "blocks": [], "plan": False, "address": None}
 
 
@@ -31,7 +31,7 @@ HANDED = [
     ("notebooks --only 07", "companion.notebooks.refresh", ("07", 0), {}),
     (GIVEN, "companion.plan.campaign", (REGISTRY, "", ["gates@2", "long"]), TOLD),
     ("results", "companion.results.main", (REGISTRY, "standard"), {}),
-    ("report", "companion.scorecard.main", (REGISTRY,), {}),
+    ("judge", "report", "companion.scorecard.main", (REGISTRY,), {}),
 ]
 
 
@@ -71,7 +71,7 @@ def test_what_fails_is_one_line_and_what_is_a_defect_is_not_hidden(monkeypatch, 
     for error, code in ((StoreError("full"), 1), (ValueError("bad"), 2)):
         failing = Mock(side_effect=error)
         monkeypatch.setattr("companion.scorecard.main", failing)
-        assert main(["report"]) == code and capsys.readouterr().err == f"fedlib: {error}\n"
+        assert main(["judge", "report"]) == code and capsys.readouterr().err == f"fedlib: {error}\n"
     monkeypatch.setattr("companion.scorecard.main", lambda book: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        main(["report"])
+        main(["judge", "report"])
