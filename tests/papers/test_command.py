@@ -31,7 +31,7 @@ HANDED = [
     ("notebooks --only 07", "companion.notebooks.refresh", ("07", 0), {}),
     (GIVEN, "companion.plan.campaign", (REGISTRY, "", ["gates@2", "long"]), TOLD),
     ("results", "companion.results.main", (REGISTRY, "standard"), {}),
-    ("judge", "report", "companion.scorecard.main", (REGISTRY,), {}),
+    ("report", "companion.scorecard.main", (REGISTRY,), {}),
 ]
 
 
@@ -71,7 +71,7 @@ def test_what_fails_is_one_line_and_what_is_a_defect_is_not_hidden(monkeypatch, 
     for error, code in ((StoreError("full"), 1), (ValueError("bad"), 2)):
         failing = Mock(side_effect=error)
         monkeypatch.setattr("companion.scorecard.main", failing)
-        assert main(["judge", "report"]) == code and capsys.readouterr().err == f"fedlib: {error}\n"
+        assert main(["report"]) == code and capsys.readouterr().err == f"fedlib: {error}\n"
     monkeypatch.setattr("companion.scorecard.main", lambda book: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        main(["judge", "report"])
+        main(["report"])
