@@ -106,7 +106,7 @@ paper: $(ENV)  ## train all of SCALE (the papers' own) or SECTIONS of it, here o
 
 report: $(ENV)  ## write the scorecard, docs/FINDINGS.md and README's table
 	$(PY) -m papers report
-	$(PY) -m papers.findings
+	$(PY) -m papers.told
 
 site: $(ENV)  ## the notebooks, figures, scorecard and API as static pages in build/site/
 	@$(PY) -c 'import sphinx, myst_nb, furo, latex2mathml' 2>/dev/null || \

@@ -1,16 +1,26 @@
-"""A paper's claims, tested on runs: verdicts are computed, never typed.
+"""Verdicts on a paper's claims, computed from runs.
 
-The rule. A claim says where a number lies, of which there is one per seed: above a bound, below
-one, or within a margin of zero; that is its criterion. The 95% interval over the seeds decides
-(`companion.inference`): wholly where the claim says it ``holds``, wholly elsewhere it ``does not
-hold``, and an interval that contains a boundary leaves it ``undecided``. So does a p above
-``DISCOVERY``: among all that is tested one such interval in twenty would be wrong by chance. Where
-more seeds were run after a look, interval and p are those of as many looks. With fewer than three
-seeds it is ``not tested``, and ``not trained here`` where it hangs on a model that did not train,
-that is, of which no evaluation after round 0 is better than round 0 in accuracy
-(`companion.trained`). No claim holds of which every run is the floor: it is ``not at this
-scale``. A number that is the boundary itself in every seed, as the difference of two sides that are
-the same model, is not beyond it: the claim ``does not hold``.
+A *claim* is one sentence of a paper, with a criterion: a number, of which there is one per seed,
+lies above a bound, below one, or within a margin of zero. A *test* of it (`Claim`) is what the runs
+of one setting say. The 95% interval over seeds decides (`companion.inference`):
+
+- ``holds``: the interval lies wholly where the claim says.
+- ``contradicted``: it lies wholly elsewhere.
+- ``no difference of a point``: the claim says that one accuracy is larger than another, the sign is
+  undecided, and the difference is within a percentage point of zero (two one-sided tests).
+- ``undecided``: the interval contains the boundary, or p exceeds `DISCOVERY`.
+- ``still training``: the claim is about where training ends, and a curve that it compares had not
+  stopped rising (`companion.trained.rising`).
+- ``not tested``: there are fewer than three seeds, or the setting cannot show it.
+
+No seed is left out for its outcome. Where runs did not train, or kept their initial model, the test
+says in how many seeds (`companion.trained`). A method of which every run is the floor shows
+nothing: the claim is not tested. Where more seeds were run after a look at the results, interval
+and p are corrected for the number of looks.
+
+A claim has one verdict (`answers`), from its most faithful setting; other settings are listed below
+it. Next to the verdict stands the effect that the paper's numbers give, where they give one, and
+whether the interval contains it (`Claim.relation`).
 
 Verdicts are stored with the notebooks, and compared with what another execution tells. Training
 amplifies the last bit of a float, so that a processor with other instructions trains other models
@@ -30,25 +40,25 @@ import pandas as pd
 
 from companion import inference
 from companion.frames import put_table, read_table
-from companion.inference import LEAST_SEEDS, MOST_SEEDS, Limits
-from companion.sections import DEMONSTRATION
+from companion.inference import DISCOVERY, LEAST_SEEDS, MOST_SEEDS, Limits
+from companion.plotting.style import title
+from companion.sections import DEMONSTRATION, FAITHFUL
 from fedlib import paths
 from fedlib.metrics.intervals import interval
 
 BASELINE = "majority-class baseline"  # the place of claims about it
-HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
-UNTESTED, ELSEWHERE = "not tested", "not at this scale"
-UNTRAINED = "not trained here"  # it compares with a model that is no better than none
+HOLDS, CONTRADICTED, EQUAL = "holds", "contradicted", "no difference of a point"
+OPEN, TRAINING, UNTESTED = "undecided", "still training", "not tested"
 MISSING = "not trained yet"  # what was measured for a claim whose runs are not there
 NO_ORDER = "no two methods of a family differ"  # what was measured where nothing can be ordered
-TESTED = (HOLDS, FAILS, OPEN)
-WORST = (FAILS, OPEN, ELSEWHERE, UNTRAINED, UNTESTED, HOLDS)  # first, where claims are folded
+TESTED = (HOLDS, CONTRADICTED, EQUAL, OPEN)
+WORST = (CONTRADICTED, TRAINING, OPEN, UNTESTED, EQUAL, HOLDS)  # the verdict of several parts
 DEMO = "demo"  # follows the verdict of what was tested on digits
 MARKS = {
     DEMO: "a demonstration on digits, which decides nothing about the paper",
-    ELSEWHERE: "the claim is about training that is longer or larger than what was run, "
-    "or about experts that specialise more",
-    UNTRAINED: "a model that it needs did not train, so nothing is concluded from it",
+    TRAINING: "a compared accuracy still rises by a point or more from the third to the last "
+    "quarter of the rounds, so that nothing is known of where training ends",
+    EQUAL: "the sign is undecided, and the difference is less than a percentage point",
 }
 PAPER, AUDIT, IDENTITY, OURS = KINDS = ("paper", "audit", "identity", "ours")
 POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
@@ -59,30 +69,44 @@ RULES |= {">=": (-POINT, inf), "<=": (-inf, POINT), "~": (-POINT, POINT)}
 OFTEN = "often"  # of what is so or not in each run: in more than a share of them
 BARELY = 0.005  # above the floor: a run that is no better is the floor
 ORDERED = 0.5  # the rank correlation below which an order is not the published one
-DISCOVERY = 0.02
-"""The largest p of a verdict. It controls false discoveries at 5% (Benjamini and Hochberg, 1995)
-among all claims that notebooks have tested on real data; a test holds it against them."""
+INSIDE, SMALLER, LARGER, OPPOSITE = "inside", "smaller", "larger", "opposite"
 BySeed = Mapping[int, float]
 MOST_MOVED = 0.05
 """The share of trained verdicts that may leave their boundary, or reach it, by chance."""
 VERDICTS = "verdicts.csv"  # next to the notebooks; `make notebooks` writes it
 COLUMNS = ("notebook", "tested on", "claim", "verdict", "clear", "p")
+_SAYS_A_SIDE = ((0.0, inf), (-inf, 0.0))  # the bounds of claims that one accuracy is the larger
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim: what is said and where, by whom, what was measured, and the verdict.
+    """One test of a claim: what is said and where, by whom, what was measured, and the verdict.
 
-    ``kind`` is "paper" (whose words are the ``quote``), "audit" (what released code or a way of
-    reporting does to a number), "identity" (arithmetic, which no list of claims needs) or "ours".
-    ``exploratory`` claims were made after their numbers were seen. ``data`` is the data set of
-    which the paper says it, "" where it is said of all. ``effect`` is the tested number, ``low``
-    and ``high`` its interval; a difference of accuracies is in percentage points, as
-    ``unit`` says. ``detects`` is the smallest difference from the criterion that so many seeds
-    detect with 80% power, ``needed`` the seeds that would decide an undecided claim at the effect
-    seen (0 for others), ``p`` that of the boundary, ``values`` the tested number by seed. Metadata
-    for comparisons between processors: ``clear`` is false for a close call, whose interval ends
-    within half its width of the boundary.
+    Attributes:
+        text: the claim, and the ``part`` of it that is tested.
+        place: where the paper says it.
+        measured: the number in words, with its interval and criterion.
+        verdict: one of ``WORST``.
+        seeds: how many there are.
+        clear: False for a close call, whose interval ends within half its width of the boundary.
+        kind: "paper" (whose words are the ``quote``), "audit" (what released code or a way of
+            reporting does to a number), "identity" (arithmetic), or "ours".
+        exploratory: whether it was made, or its setting chosen, after its numbers were seen.
+        effect, low, high: the tested number and its interval, in percentage points where ``unit``
+            says "points".
+        least, most: the criterion.
+        detects: the smallest difference from the criterion that so many seeds detect with 80%
+            power.
+        needed: the seeds that would decide an undecided claim at the effect seen, 0 for others.
+        p: that of the boundary.
+        values: the tested number by seed.
+        data: the data sets of which the paper says it, "; " between them, "" for all.
+        paper, name, part: which row of ``papers/claims.csv`` is tested, and which part of it.
+        methods: the methods whose curves are compared, "; " between them.
+        published, published_se: the effect that the paper's numbers give, and its standard error
+            where they have deviations; NaN where they give none.
+        setting: how faithful the setting is, one of `companion.sections.FAITHFUL`.
+        dataset: the data set that it is tested on.
     """
 
     text: str
@@ -105,12 +129,65 @@ class Claim:
     p: float = nan
     values: str = ""
     data: str = ""
+    paper: str = ""
+    name: str = ""
+    part: str = ""
+    methods: str = ""
+    published: float = nan
+    published_se: float = nan
+    setting: str = ""
+    dataset: str = ""
 
-    def on(self, dataset: str) -> "Claim":
-        """Return the claim as it is of a data set: ours, where the paper speaks of others only."""
-        if self.data in ("", dataset):
+    def on(self, dataset: str, setting: str = "", exploratory: bool = False) -> "Claim":
+        """Return the claim as tested on a data set, in a setting.
+
+        It is ours, and exploratory, where the paper speaks of other data, and exploratory where the
+        setting was chosen by looking at what it shows.
+        """
+        claim = replace(self, dataset=dataset, setting=setting)
+        if self.data and dataset not in self.data.split("; "):
+            claim = replace(claim, kind=OURS, quote="", exploratory=True, published=nan)
+        return replace(claim, exploratory=True) if exploratory else claim
+
+    def unless_rising(self, rising: Mapping[str, float]) -> "Claim":
+        """Return the claim, `TRAINING` if the accuracy of a compared method rises by a point.
+
+        A close call if it rises by half a point to one and a half.
+        """
+        rises = {m: rising[m] for m in self.methods.split("; ") if m in rising}
+        still = {m: rise for m, rise in rises.items() if rise >= POINT}
+        if self.verdict not in TESTED:
             return self
-        return replace(self, kind=OURS, quote="")
+        if any(abs(rise - POINT) < POINT / 2 for rise in rises.values()):
+            self = replace(self, clear=False)  # another processor may decide otherwise
+        if not still:
+            return self
+        told = ", ".join(f"{method} by {100 * rise:.1f}" for method, rise in still.items())
+        told = f"{self.measured}; accuracy still rises, in points per quarter: {told}"
+        return replace(self, verdict=TRAINING, measured=told, needed=0)
+
+    @property
+    def relation(self) -> str:
+        """Where the measured effect lies compared with the published one, "" if there is none.
+
+        "inside": the interval contains the published effect. Else the measured effect is "smaller",
+        "larger", or "opposite", of the other sign. A standard error of the published effect widens
+        the interval.
+        """
+        return relation(self.effect, self.low, self.high, self.published, self.published_se)
+
+
+def relation(effect: float, low: float, high: float, published: float, se: float = nan) -> str:
+    """Return the word for how a measured effect compares with a published one: `Claim.relation`."""
+    if isnan(published) or isnan(low):
+        return ""
+    error = 0.0 if isnan(se) else inference.Z * se
+    below, above = np.hypot(effect - low, error), np.hypot(high - effect, error)
+    if effect - below <= published <= effect + above:
+        return INSIDE
+    if published * effect < 0 and (low > 0 or high < 0):
+        return OPPOSITE
+    return SMALLER if abs(effect) < abs(published) else LARGER
 
 
 def judge(
@@ -123,8 +200,8 @@ def judge(
     holds if both ends of the interval lie within a percentage point (two one-sided tests).
     ``about`` are fields of the claim (kind, quote, exploratory), ``limits`` of the number's range
     if they are others than its values say, ``floor`` by seed, ``looks``, how often runs were looked
-    at by the number of seeds from which on that is so (`after_looks`), and ``here``, False where
-    the statement is about another scale.
+    at by the number of seeds from which on that is so (`judging`), and ``here``, False where
+    the setting cannot show what is claimed.
     A seed of which a number is not finite counts as one that was not run. With the rule ``OFTEN`` a
     run is so or not, 1 or 0, and ``b`` is the share of the runs to exceed.
     """
@@ -136,27 +213,33 @@ def judge(
     return _judge(text, place, a, least=b + least, most=b + most, **about)
 
 
-_LOOKS: ContextVar[Mapping[int, int]] = ContextVar("looks")
+_WHERE: ContextVar[tuple[str, Mapping[int, int]]] = ContextVar("where", default=("", {}))
 
 
 @contextmanager
-def after_looks(looks: Mapping[int, int]) -> Iterator[None]:
-    """Judge as after so many looks: what is judged within says nothing of its ``looks`` itself.
+def judging(dataset: str, looks: Mapping[int, int]) -> Iterator[None]:
+    """Judge as on a data set and after so many looks: claims judged within need not say either.
 
     Args:
+        dataset: the name of the data set.
         looks: how often runs were looked at, by the number of seeds from which on that is so.
             {4: 2} are runs that were looked at with three seeds, and of which there are more since.
     """
-    token = _LOOKS.set(looks)
+    token = _WHERE.set((dataset, looks))
     try:
         yield
     finally:
-        _LOOKS.reset(token)
+        _WHERE.reset(token)
 
 
-def _looked(looks: Mapping[int, int] | None, seeds: int) -> int:
+def judged_dataset() -> str:
+    """Return the name of the data set that claims are judged on, "" outside of `judging`."""
+    return _WHERE.get()[0]
+
+
+def looked(looks: Mapping[int, int] | None, seeds: int) -> int:
     """Return how often runs of so many seeds were looked at."""
-    known = _LOOKS.get({}) if looks is None else looks
+    known = _WHERE.get()[1] if looks is None else looks
     return max([1, *(times for least, times in known.items() if least <= seeds)])
 
 
@@ -187,7 +270,7 @@ def ordered(
         return inference.concordance(means, [theirs[m] for m in names], groups)
 
     (all_of_them, p), each = concordance(seeds), [concordance([s])[0] for s in seeds]
-    p = min(p * _looked(None, len(seeds)), 1.0)
+    p = min(p * looked(None, len(seeds)), 1.0)
     if isnan(all_of_them):
         return Claim(text, place, NO_ORDER, UNTESTED, len(seeds), **about)
     judged = _judge(text, place, each, least=ORDERED, limits=(-1.0, 1.0), **about)
@@ -196,8 +279,9 @@ def ordered(
         return replace(judged, measured=chance)
     if p <= DISCOVERY:
         return replace(judged, measured=chance, verdict=HOLDS, p=p, needed=0)
-    verdict = FAILS if judged.verdict == FAILS else OPEN
-    return replace(judged, measured=chance, verdict=verdict, p=judged.p if verdict == FAILS else p)
+    if judged.verdict == CONTRADICTED:
+        return replace(judged, measured=chance)
+    return replace(judged, measured=chance, verdict=OPEN, p=p)
 
 
 def _often(text: str, place: str, runs: Any, share: Any, **about: Any) -> Claim:
@@ -210,12 +294,13 @@ def _often(text: str, place: str, runs: Any, share: Any, **about: Any) -> Claim:
     judged = _judge(text, place, values, least=share, **about)
     if judged.verdict not in TESTED:
         return judged
-    low, high, p = inference.binomial(values, share, _looked(about.get("looks"), len(values)))
-    verdict = HOLDS if share < low else FAILS if high < share else OPEN
+    low, high, p = inference.binomial(values, share, looked(about.get("looks"), len(values)))
+    verdict = HOLDS if share < low else CONTRADICTED if high < share else OPEN
     clear = min(abs(low - share), abs(high - share)) > (high - low) / 2
     measured = _in_words(judged.effect, low, high, share, inf, "")
-    ends: dict[str, Any] = {"low": low, "high": high, "p": p, "detects": nan, "needed": 0}
-    return _cautious(replace(judged, measured=measured, verdict=verdict, clear=clear, **ends))
+    ends: dict[str, Any] = {"low": low, "high": high, "p": p, "detects": nan}
+    judged = replace(judged, measured=measured, verdict=verdict, clear=clear, **ends)
+    return replace(_cautious(judged), needed=0)
 
 
 def table(claims: Mapping[str, Sequence[Claim]]) -> pd.DataFrame:
@@ -225,26 +310,55 @@ def table(claims: Mapping[str, Sequence[Claim]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names).rename(columns={"text": "claim"})
 
 
-def folded(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of claims, with those about the majority-class baseline in a row per place.
+def answers(tests: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdict of each claim of a paper, from its most faithful setting.
 
-    It holds if all of them hold, and names the methods of which it does not.
+    Each part of a claim is judged in the most faithful setting in which it was tested, on every
+    data set of that setting; the claim has the worst verdict of its parts, and the numbers of the
+    part that decides. Tests that are exploratory, ours or on digits do not count.
+
+    Args:
+        tests: a table of tests, as `table` returns, with the column notebook.
+        said: the claims: columns paper, name, claim, place, quote, and data.
+
+    Returns:
+        A row per claim: the columns of ``said``, those of the deciding test (verdict, effect, low,
+        high, unit, seeds, p, needed, part, dataset, setting, published, notebook, ...), relation,
+        and ``parts``, how many tests the verdict stands on.
     """
-    about = table["place"].eq(BASELINE)
-    rows = []
-    for _, group in table[about].groupby("tested on", sort=False):
-        held, others = group["verdict"].eq(HOLDS), group[group["verdict"].ne(HOLDS)]
-        missed = [
-            f"{verdict}: {', '.join(some['claim'].str.partition(' beats ')[0])}"
-            for verdict, some in others.groupby("verdict", sort=False)
-        ]
-        rows.append(
-            group.iloc[0].to_dict()
-            | {"claim": f"{held.sum()} of the {len(group)} methods judged here beat the {BASELINE}"}
-            | {"measured": "; ".join(missed), "detects": nan, "needed": 0, "values": ""}
-            | {"verdict": min(group["verdict"], key=WORST.index), "seeds": group["seeds"].min()}
-        )
-    return pd.concat([table[~about], pd.DataFrame(rows, columns=table.columns)], ignore_index=True)
+    keys = ["paper", "name", "part"]
+    theirs = tests["kind"].eq(PAPER) & ~tests["exploratory"].astype(bool) & ~demonstrations(tests)
+    mine = tests[theirs].copy()
+    # What was not tested in a setting is told of it only if it was tested in none.
+    rank = mine["setting"].map(FAITHFUL.index).astype(int)  # of no tests, they are still words
+    mine["rank"] = rank + 100 * mine["verdict"].eq(UNTESTED)
+    chosen = mine[mine["rank"].eq(mine.groupby(keys)["rank"].transform("min"))]
+    chosen = chosen.sort_values("seeds", ascending=False, kind="stable")
+    chosen = chosen.drop_duplicates([*keys, "dataset"])
+    # Of several that say the same, the one that says it least surely; of contradictions the surest.
+    sure = chosen["p"].fillna(1.0).where(chosen["verdict"].eq(CONTRADICTED), -chosen["p"])
+    order = chosen.assign(worst=chosen["verdict"].map(WORST.index), sure=sure)
+    order = order.sort_values(["worst", "sure"], kind="stable").drop_duplicates(keys[:2])
+    deciding = order[[c for c in tests if c in keys[:2] or c not in said]]
+    counts = chosen.groupby(keys[:2]).size().rename("parts").reset_index()
+    found = said.merge(deciding, "left", keys[:2]).merge(counts, "left", keys[:2])
+    found = found.fillna({"parts": 0, "verdict": UNTESTED, "part": "", "setting": "", "unit": ""})
+    return found.assign(relation=relations(found))
+
+
+def sentences(tests: pd.DataFrame) -> pd.DataFrame:
+    """Return the papers' claims among tests, as `answers` takes them."""
+    theirs = tests[tests["kind"].eq(PAPER) & ~tests["exploratory"].astype(bool)]
+    part = [f": {part}" if part else "" for part in theirs["part"]]
+    claim = [text.removesuffix(of) for text, of in zip(theirs["claim"], part, strict=True)]
+    rows = theirs.assign(claim=claim)[["paper", "name", "claim", "place", "quote", "data"]]
+    return rows.drop_duplicates(["paper", "name"])
+
+
+def relations(tests: pd.DataFrame) -> list[str]:
+    """Return how the effect of each row compares with the published one: `Claim.relation`."""
+    columns = ["effect", "low", "high", "published", "published_se"]
+    return [relation(*row) for row in tests[columns].astype(float).to_numpy()]
 
 
 def demonstrations(table: pd.DataFrame) -> pd.Series:
@@ -252,31 +366,77 @@ def demonstrations(table: pd.DataFrame) -> pd.Series:
     return table["tested on"].str.contains(DEMONSTRATION, regex=False)
 
 
-def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of claims as a reader wants it: words, quotes, and what the seeds can see.
+def effect(row: Mapping[Any, Any]) -> str:
+    """Return the effect of a test and its interval: "+3.2 points [1.1, 5.3]", "" for none.
 
-    Verdicts of demonstrations are marked as such, and come last.
+    To as many decimals as the width of the interval asks for.
     """
-    table = table.iloc[demonstrations(table).argsort(kind="stable")]
-    quotes = table["quote"].map(lambda words: f" (“{words}”)" if words else "")
-    asked = table["exploratory"].astype(bool).map({True: ", exploratory", False: ""})
-    least = zip(table["detects"], table["unit"], strict=True)
-    counts = zip(table["seeds"], table["needed"], strict=True)
-    detects = [_detectable(*each) for each in least]
-    seeds = [f"{n} ({enough(more)} would decide)" if more else str(n or "") for n, more in counts]
-    new: dict[str, Any] = {"claim": table["claim"] + quotes, "whose": table["kind"] + asked}
-    demo = demonstrations(table).map({True: f" ({DEMO})", False: ""})
-    new |= {"seeds": seeds, "detectable effect": detects, "verdict": table["verdict"] + demo}
-    columns = ["tested on", "claim", "whose", "place", "measured", "detectable effect", "seeds"]
-    return table.assign(**new)[[*columns, "verdict"]]
-
-
-def _detectable(effect: float, unit: str) -> str:
-    """Return a detectable effect in words, as "1.0 points", "250" or "0.33"."""
-    if pd.isna(effect):
+    mean, low, high = (float(row[name]) for name in ("effect", "low", "high"))
+    if isnan(mean):
         return ""
-    number = f"{effect:.0f}" if effect >= 10 else f"{effect:.2g}"
-    return f"{effect:.1f} {unit}" if unit and effect >= 0.1 else f"{number} {unit}".strip()
+    width = high - low if high > low else abs(mean) or 1.0
+    digits = int(np.clip(-np.floor(np.log10(width / 5)), 1, 3 if row["unit"] else 4))
+    mean, low, high = (round(v, digits) + 0.0 for v in (mean, low, high))  # and no "-0.0"
+    sign, unit = ("+", f" {row['unit']}") if row["unit"] else ("", "")
+    interval = "" if isnan(low) else f" [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{mean:{sign}.{digits}f}{unit}{interval}"
+
+
+def headlines(answers: pd.DataFrame) -> pd.DataFrame:
+    """Return `answers` as a reader wants them: the verdict first, published beside measured.
+
+    Columns verdict, claim, measured, published, in it? (`Claim.relation`), seeds, and setting, with
+    the data set. Where several parts or data sets are judged the one that decides is told.
+    """
+    found = [_headline(row) for row in answers.to_dict("records")]
+    return pd.DataFrame(found, columns=HEADS)
+
+
+HEADS = ("verdict", "claim", "measured", "published", "in it?", "seeds", "setting")
+
+
+def _headline(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    claim = f"{row['claim']} ({row['part']})" if row["part"] and row["parts"] > 1 else row["claim"]
+    published = "" if pd.isna(row["published"]) else f"{row['published']:.3g}"
+    if not row["parts"]:
+        return row["verdict"], claim, "", published, "", "", ""
+    where = ", ".join(filter(None, (row["setting"], title(str(row["dataset"])))))
+    seeds = str(int(row["seeds"]))
+    return row["verdict"], claim, effect(row), published, row["relation"], seeds, where
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Return every test of a table in words: those on digits last, and marked as demonstrations.
+
+    Those about the majority-class baseline stand in a row per place.
+    """
+    table = _folded(table)
+    table = table.iloc[demonstrations(table).argsort(kind="stable")]
+    counts = zip(table["seeds"], table["needed"], strict=True)
+    seeds = [f"{n} ({enough(more)} would decide)" if more else str(n or "") for n, more in counts]
+    asked = table["exploratory"].astype(bool).map({True: ", exploratory", False: ""})
+    demo = demonstrations(table).map({True: f" ({DEMO})", False: ""})
+    new: dict[str, Any] = {"verdict": table["verdict"] + demo, "seeds": seeds}
+    new["whose"] = table["kind"] + asked
+    columns = ["verdict", "claim", "tested on", "measured", "seeds", "whose", "place"]
+    return table.assign(**new)[columns]
+
+
+def _folded(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of tests, with those about the majority-class baseline in a row per place."""
+    about = table["place"].eq(BASELINE)
+    rows = []
+    for _, group in table[about].groupby("tested on", sort=False):
+        others = group[group["verdict"].ne(HOLDS)]
+        missed = [
+            f"{verdict}: {', '.join(some['claim'].str.partition(' beats ')[0])}"
+            for verdict, some in others.groupby("verdict", sort=False)
+        ]
+        held = f"{len(group) - len(others)} of {len(group)} methods beat the {BASELINE}"
+        one = {"claim": held, "measured": "; ".join(missed), "needed": 0}
+        one |= {"verdict": min(group["verdict"], key=WORST.index), "seeds": group["seeds"].min()}
+        rows.append(group.iloc[0].to_dict() | one)
+    return pd.concat([table[~about], pd.DataFrame(rows, columns=table.columns)], ignore_index=True)
 
 
 def enough(needed: float) -> str:
@@ -318,9 +478,9 @@ def _judge(
     runs = runs or (known if isinstance(numbers, Mapping) else None)
     if not (values := [*known.values()]):
         return Claim(text, place, MISSING, UNTESTED, 0, **about)
-    bounds, looked = [b for b in (least, most) if isfinite(b)], _looked(looks, len(values))
+    bounds, times = [b for b in (least, most) if isfinite(b)], looked(looks, len(values))
     ends = _seen(values, bounds) if isinstance(limits, str) else limits
-    mean, low, high = interval(values, limits=ends, looks=looked)
+    mean, low, high = interval(values, limits=ends, looks=times)
     scale, by_seed = 100 if unit else 1, " ".join(f"{v:.9g}" for v in values)
     claim = Claim(
         text, place, _in_words(mean, low, high, least, most, unit), UNTESTED, len(values),
@@ -331,21 +491,26 @@ def _judge(
     if len(values) < LEAST_SEEDS:
         return claim
     beyond = high < least or most < low
-    verdict = HOLDS if least < low and high < most else FAILS if beyond else OPEN
+    verdict = HOLDS if least < low and high < most else CONTRADICTED if beyond else OPEN
     asked = bounds if least < mean < most else [least if mean <= least else most]
     nearest = min(bounds, key=lambda b: abs(mean - b))
-    p = min(looked * max(inference.p_value(values, b, ends) for b in asked), 1.0)
+    p = min(times * max(inference.p_value(values, b, ends) for b in asked), 1.0)
     clear = min(abs(end - b) for end in (low, high) for b in bounds) > (high - low) / 2
-    needed = inference.needed(values, nearest) if verdict == OPEN else 0
-    claim = _cautious(replace(claim, verdict=verdict, clear=clear, needed=needed, p=p))
+    claim = _cautious(replace(claim, verdict=verdict, clear=clear, p=p))
+    if claim.verdict == OPEN and unit and (least, most) in _SAYS_A_SIDE:
+        apart = [inference.p_value(values, b, ends) for b in (-POINT, POINT)]
+        if -POINT < mean < POINT and times * max(apart) <= DISCOVERY:
+            claim = replace(claim, verdict=EQUAL)
+    if claim.verdict == OPEN:
+        claim = replace(claim, needed=inference.needed(values, nearest))
     if not here:
-        return replace(claim, verdict=ELSEWHERE, needed=0, p=nan)
+        return replace(claim, verdict=UNTESTED, needed=0, p=nan)
     floored = floor and runs and all(v <= floor.get(s, -inf) + BARELY for s, v in runs.items())
     if floored:
         claim = replace(claim, measured=f"{claim.measured}; every run is the floor")
     # Where nothing is left to chance, or no method beats the floor, more seeds decide nothing.
-    if (low == high and low in bounds) or (floored and verdict == HOLDS):
-        return replace(claim, verdict=ELSEWHERE if floored else FAILS, needed=0, p=nan)
+    if (low == high and low in bounds) or (floored and claim.verdict in (HOLDS, EQUAL)):
+        return replace(claim, verdict=UNTESTED if floored else CONTRADICTED, needed=0, p=nan)
     return claim
 
 
@@ -425,7 +590,9 @@ def compare(folder: Path, numbers: Sequence[str] = ()) -> bool:
     was, now = both["verdict was"], both["verdict is"]
     moved, demo = was.ne(now), demonstrations(both)
     close = both["clear was"].eq(False) | both["clear is"].eq(False)
-    may = moved & demo & close & was.isin(TESTED) & now.isin(TESTED) & (was.eq(OPEN) | now.eq(OPEN))
+    tried, open_ = (*TESTED, TRAINING), (OPEN, TRAINING, EQUAL)
+    may = moved & demo & close & was.isin(tried) & now.isin(tried)
+    may &= was.isin(open_) | now.isin(open_)
     for kind, rows in (("near its boundary", both[may]), ("contradiction", both[moved & ~may])):
         for of in rows.fillna("not tested").to_dict("records"):
             change = f"{of['claim']}: was {of['verdict was']!r}, is {of['verdict is']!r}"

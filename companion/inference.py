@@ -15,6 +15,10 @@ from scipy import optimize, stats
 from fedlib.metrics.intervals import LEAST_SEEDS, LEVEL, Limits, Numbers, angle, moments
 
 POWER = 0.80
+DISCOVERY = 0.02
+"""The largest p of a verdict. It controls false discoveries at 5% (Benjamini and Hochberg, 1995)
+among all claims that notebooks have tested on real data; a test holds it against them."""
+Z = float(stats.norm.ppf((1 + LEVEL) / 2))  # standard errors that hold 95% of a normal
 MOST_SEEDS = 1000
 """How many seeds are asked about; what needs more is told as one more than these."""
 
@@ -52,7 +56,8 @@ def binomial(values: Numbers, share: float, looks: int = 1) -> tuple[float, floa
 def detectable(values: Numbers) -> float:
     """Return the smallest difference from a bound that so many runs detect with 80% power.
 
-    That of a t test at 5%, with the spread that the runs have; paired where they are differences.
+    That of a t test at the level of a verdict, ``DISCOVERY``, with the spread that the runs have;
+    paired where they are differences.
     """
     _, error = moments(values)
     return float("nan") if len(values) < LEAST_SEEDS else _noncentrality(len(values)) * error
@@ -61,7 +66,7 @@ def detectable(values: Numbers) -> float:
 def needed(values: Numbers, bound: float) -> int:
     """Return how many runs would detect the difference from ``bound`` that is seen, with 80% power.
 
-    ``MOST_SEEDS`` + 1 if so many are not enough.
+    At the level of a verdict, ``DISCOVERY``; ``MOST_SEEDS`` + 1 if so many are not enough.
     """
     mean, error = moments(values)
     if error == 0:
@@ -107,6 +112,6 @@ def concordance(
 @cache
 def _noncentrality(n: int) -> float:
     """Return how many standard errors a t test of n runs detects with 80% power."""
-    edge = float(stats.t.isf((1 - LEVEL) / 2, n - 1))
+    edge = float(stats.t.isf(DISCOVERY / 2, n - 1))
     # The other tail is never reached with such power.
     return float(optimize.brentq(lambda d: stats.nct.sf(edge, n - 1, d) - POWER, 0.0, 3 * edge))

@@ -8,13 +8,23 @@ from typing import Any
 
 import pandas as pd
 
-from companion.claims import Claim, after_looks
+from companion import trained
+from companion.claims import Claim, judging
 from companion.diverged import DIVERGED, lost
 from companion.frames import after_round_0, frame_of, run_columns, together
 from companion.inference import LEAST_SEEDS
 from companion.plotting import INITIAL, UNTRAINED, Title, title
-from companion.sections import NothingStored, Run, Section, Setting, has_data
-from companion.trained import COLUMNS, initial, of, sound, untrained
+from companion.sections import (
+    OWN,
+    PROTOCOL,
+    ROUNDS,
+    USUAL,
+    NothingStored,
+    Run,
+    Section,
+    Setting,
+    has_data,
+)
 from fedlib import data
 from fedlib.algorithms import MajorityClass
 from fedrun import Result, find_result
@@ -31,8 +41,9 @@ class Panel:
     are methods that are not in the frame, and why: "2 of 3 seeds", "not trained yet". ``left`` are
     the numbers at which no method of it has trained yet, as "p = 0.4". ``untrained`` are runs of
     the frame that did not train: method, seed, and where they stand; ``initial`` those whose kept
-    model is the initial one. ``rounds`` is how many were asked for in place of the setting's own, 0
-    for these.
+    model is the initial one. ``rising`` is by how much each method's accuracy still rises at the
+    end (`companion.trained.rising`). ``rounds`` is how many were asked for in place of the
+    setting's own, 0 for these.
     """
 
     dataset: str
@@ -42,8 +53,9 @@ class Panel:
     trained: bool
     absent: Mapping[str, str] = field(default_factory=dict)
     left: Sequence[str] = ()
-    untrained: pd.DataFrame = field(default_factory=lambda: untrained([]), repr=False)
-    initial: pd.DataFrame = field(default_factory=lambda: initial([]), repr=False)
+    untrained: pd.DataFrame = field(default_factory=lambda: trained.untrained([]), repr=False)
+    initial: pd.DataFrame = field(default_factory=lambda: trained.initial([]), repr=False)
+    rising: Mapping[str, float] = field(default_factory=dict, repr=False)
     rounds: int = 0
 
     @property
@@ -72,34 +84,34 @@ class Panel:
         return replace(self, frame=self.frame[self.frame["method"].isin(methods)], absent=absent)
 
     def judged(self, judge: Callable[..., Sequence[Claim]], *more: Any) -> list[Claim]:
-        """Return the claims that ``judge`` makes of the frame: none rests on an untrained run.
+        """Return the claims that ``judge`` makes of the frame, with all of its seeds.
 
-        ``more`` is handed to it after the frame. They tell at which numbers no run is stored yet,
-        and are ours where the paper speaks of another data set; digits stand for all. Their
-        intervals are those of as many looks as the setting says.
+        ``more`` is handed to it after the frame. They tell how many seeds did not train, and at
+        which numbers no run is stored yet; they are ours where the paper speaks of another data
+        set (digits stand for all). Intervals are those of as many looks as the setting says. A
+        claim about where training ends is ``still training`` where a curve that it compares rises
+        by a point or more, unless the setting has the paper's own rounds.
         """
-        with after_looks(dict(self.setting.looks)):
-            every = sound(lambda f: judge(f, *more), self.frame, self.untrained, self.initial)
-        every = [one.on(self.dataset) for one in every] if self.scale != "quick" else every
+        marked = {trained.UNTRAINED: self.untrained, trained.INITIAL: self.initial}
+        with judging(self.dataset, dict(self.setting.looks)):
+            every = trained.noted(lambda f: judge(f, *more), self.frame, marked)
+        if self.scale != "quick":
+            how = self.faithful, self.setting.exploratory
+            every = [one.on(self.dataset, *how) for one in every]
+        if self.faithful not in (PROTOCOL, OWN, ROUNDS):
+            every = [one.unless_rising(self.rising) for one in every]
         if not self.left:
             return every
         return [replace(one, measured=f"{one.measured}; {self.without}") for one in every]
 
+    @property
+    def faithful(self) -> str:
+        """How faithful the setting is to the paper's: one of `companion.sections.FAITHFUL`."""
+        return self.setting.faithful or USUAL[self.scale]
+
     def claims(self, judge: "Callable[[Panel], Sequence[Claim]]") -> list[Claim]:
         """Return the claims that ``judge`` makes of the panel, in the same way."""
         return self.judged(lambda frame: judge(replace(self, frame=frame)))
-
-    @property
-    def even(self) -> pd.DataFrame:
-        """The frame at the seeds and places at which everybody has trained: what is drawn.
-
-        Rows without such a place, as training alone has no q, stay: a run of the others that did
-        not train takes nothing from them. They go only with a run of their own.
-        """
-        gone = of(self.frame, self.untrained, anybody=True)
-        places = [c for c in self.untrained.columns if c in self.frame and c not in COLUMNS]
-        alone = self.frame[places].isna().any(axis=1)
-        return self.frame[~(gone & ~alone | of(self.frame, self.untrained))]
 
     @property
     def after_round_0(self) -> "Panel":
@@ -108,7 +120,7 @@ class Panel:
         Still marked as ``initial`` is what began with the initial model and was not trained anew.
         """
         zero = self.frame[self.frame["metric"].eq("kept_round") & self.frame["value"].eq(0)]
-        first = of(self.initial, zero[run_columns(zero)])
+        first = trained.of(self.initial, zero[run_columns(zero)])
         return replace(self, frame=after_round_0(self.frame), initial=self.initial[~first])
 
     @property
@@ -157,8 +169,11 @@ def panels(
         done = iter(sweep([e for _, es in asked for e in es], device=device))
         runs = [(run, [next(done) for _ in es]) for run, es in asked]
         frame = together((run.method, run.where, results) for run, results in runs)
-        more: dict[str, Any] = {"untrained": untrained(runs), "initial": initial(runs)}
-        more |= {"rounds": rounds}
+        more: dict[str, Any] = {
+            "untrained": trained.untrained(runs),
+            "initial": trained.initial(runs),
+        }
+        more |= {"rising": trained.rising(runs), "rounds": rounds}
         shown.append(Panel(name, scale, setting, frame, trained=True, **more))
     beside = section.beside if scale == "quick" else ()
     return shown + [p for larger_scale in beside for p in stored(section, every, larger_scale)]
@@ -216,7 +231,8 @@ def stored(
             given_up = {run.method for run, _ in lost(section, scale, name)}
             gone |= {method: DIVERGED for method in gone if method in given_up}
             missing: dict[str, Any] = {"absent": gone, "left": _left(found, there)}
-            missing |= {"untrained": untrained(there), "initial": initial(there)}
+            missing |= {"untrained": trained.untrained(there), "initial": trained.initial(there)}
+            missing |= {"rising": trained.rising(there)}
             shown.append(Panel(name, scale, setting, frame, trained=False, **missing))
     return shown
 

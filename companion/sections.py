@@ -13,8 +13,14 @@ from fedlib.values import PositiveInt, UnknownName, check_choice, value
 from fedrun import Experiment
 
 SCALES = ("quick", "standard", "paper")
-DEMONSTRATION = f"({SCALES[0]})"  # in the name of what was run on digits
 """The sizes in which every section can be run: minutes, an evening, the papers' own."""
+DEMONSTRATION = f"({SCALES[0]})"  # in the name of what was run on digits
+PROTOCOL, OWN, ROUNDS, REDUCED, DIGITS = FAITHFUL = (
+    "own protocol", "own scale", "own rounds and rates", "reduced", "digits",
+)  # fmt: skip
+"""How faithful a setting is, the most faithful first: the paper's own in all that it states; but
+for a rule that it states, as early stopping; with a smaller network; with less of everything."""
+USUAL = dict(zip(SCALES, (DIGITS, REDUCED, PROTOCOL), strict=True))
 
 
 @value
@@ -24,6 +30,9 @@ class Setting:
     ``local_epochs`` are the clients'. ``costly`` methods have as many seeds as it says, and not
     ``seeds``; with 0 they are left out unless their seeds are asked for. ``looks`` are how often
     claims were judged as seeds became more, by the number of seeds from which on that is so.
+    ``faithful`` is one of ``FAITHFUL``, "" for what is usual at its scale, and ``exploratory`` says
+    whether the setting was chosen by looking at what it shows, or is not the paper's where it
+    matters.
     """
 
     task: Task
@@ -35,6 +44,8 @@ class Setting:
     local_epochs: int = 1
     costly: tuple[tuple[str, int], ...] = ()
     looks: tuple[tuple[int, int], ...] = ()
+    faithful: str = ""
+    exploratory: bool = False
 
     @property
     def clients(self) -> int:
@@ -227,15 +238,16 @@ class Registry:
 
     ``sections`` by name; ``published()``, every published number with its ``row``, in ``repeats``
     the earlier row of the same number (-1 for none), and in ``why_not`` why it is compared with no
-    run ("" where it is); ``floors()``, what a client's commonest label is worth on a paper's
-    partitions (paper, dataset, at, floor), and in ``floored`` by paper the column that ``at`` is;
-    ``gpu_hours`` by part of the papers' own scale, where a GPU timed it; ``blocks`` of the
-    campaign, in their order.
+    run ("" where it is); ``claims()``, the papers' claims (paper, name, claim, place, quote, data);
+    ``floors()``, what a client's commonest label is worth on a paper's partitions (paper, dataset,
+    at, floor), and in ``floored`` by paper the column that ``at`` is; ``gpu_hours`` by part of the
+    papers' own scale, where a GPU timed it; ``blocks`` of the campaign, in their order.
     """
 
     sections: Mapping[str, Section]
     tables: tuple[PublishedTable, ...]
     published: Callable[[], pd.DataFrame]
+    claims: Callable[[], pd.DataFrame]
     floors: Callable[[], pd.DataFrame]
     floored: Mapping[str, str]
     gpu_hours: Mapping[str, float] = field(default_factory=dict)

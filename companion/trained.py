@@ -1,4 +1,4 @@
-"""Which runs did not train: nothing is concluded from a model that is no better than none.
+"""Which runs did not train, which kept their initial model, and which were still training.
 
 A run did not train if no evaluation after round 0 is better than round 0, in accuracy on the same
 examples; neither did what stands on such a run. Of second stages, which begin with a trained model,
@@ -6,10 +6,13 @@ and of first stages of one round, as audits of a message have, nothing is expect
 
 A run that keeps the state with the least validation loss may have kept the initial model although
 it trained: at high rates a model of three times the accuracy can have a larger loss. Such runs
-count like all others, and what is said of them tells that their kept model is the initial one.
+count like all others: no seed is left out for its outcome. What is said of them tells that they did
+not train, or that their kept model is the initial one.
+
+A claim about where training ends is judged where all curves that it compares have stopped rising.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -18,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from companion.claims import BASELINE, UNTESTED, UNTRAINED, Claim
+from companion.claims import UNTESTED, Claim
 from companion.sections import Run
 from fedlib.algorithms import MajorityClass
 from fedrun import Experiment, Result, find_result
@@ -26,6 +29,7 @@ from fedrun import Experiment, Result, find_result
 ACCURACIES = ("test", "validation", "balanced", "balanced_validation", "global")
 COLUMNS = ("method", "seed")
 INITIAL = "the kept model is the initial one in {} of {} seeds, selected by NLL"
+UNTRAINED = "did not train in {} of {} seeds"
 Runs = Iterable[tuple[Run, Sequence[Result]]]
 
 
@@ -104,121 +108,73 @@ def _stands(rows: pd.DataFrame, place: Mapping[str, Any], anywhere: bool = True)
     return here
 
 
-def sound(
+def noted(
     judge: Callable[[pd.DataFrame], Sequence[Claim]],
     frame: pd.DataFrame,
-    runs: pd.DataFrame,
-    initial: pd.DataFrame,
+    marked: Mapping[str, pd.DataFrame],
 ) -> list[Claim]:
-    """Return what ``judge`` says of a frame's runs, without those that are untrained (``runs``).
+    """Return what ``judge`` says of a frame, with a note where a claim hangs on ``marked`` runs.
 
-    A claim that hangs on some of them is judged without their seeds; or, where fewer than half of
-    the seeds would be left, without the places at which most did not train, as p = 1. So a mean
-    over places is one over the same places in every seed, on both of its sides. It tells what is
-    left out, and what all runs give. Where nothing is left, or too few seeds, it is `UNTRAINED`.
-
-    A claim that hangs on runs whose kept model is the ``initial`` one tells of how many seeds. If
-    these make both of its sides the same in every seed, it is not tested.
+    All seeds count. ``marked`` are runs by the words that say what they are, with places for how
+    many seeds of how many. A claim hangs on the runs at a place if it is another one without them;
+    one of two sides that are the same model in every seed is not tested.
     """
     every = [*judge(frame)]
-    cut, kept = (_Cut(judge, frame, some) if len(some) else None for some in (runs, initial))
-    whole = [cut.sound(claim) for claim in every] if cut else every
-    if not kept:
-        return whole
-    return [kept.noted(claim, was) for claim, was in zip(whole, every, strict=True)]
-
-
-class _Cut:
-    """The claims of a frame without some of its runs, each judged once."""
-
-    def __init__(
-        self,
-        judge: Callable[[pd.DataFrame], Sequence[Claim]],
-        frame: pd.DataFrame,
-        runs: pd.DataFrame,
-    ) -> None:
-        self.judge, self.frame, self.seeds = judge, frame, {*frame["seed"]}
+    for words, runs in marked.items():
         places = pd.Series([tuple(p.items()) for p in _places(frame, runs)], runs.index)
-        # Those at which most seeds failed first: they are left out first.
-        groups = [some for _, some in runs.groupby(places, sort=False)]
-        self.runs = sorted(groups, key=lambda some: -some["seed"].nunique())
-        self.less = [self._claims(~of(frame, some)) for some in self.runs]
-        self.judged = cache(self._without)
-
-    def sound(self, claim: Claim) -> Claim:
-        """Return a claim as it is without the runs on which it hangs; itself if there are none."""
-        key, hangs = _key(claim), self.hangs(claim)
-        if not hangs or (claim.verdict == UNTESTED and not claim.seeds):
-            return claim
-        who = ", ".join(dict.fromkeys(m for i in hangs for m in self.runs[i]["method"]))
-        # What is claimed of every place does not hold where it was not tried.
-        plans = [] if claim.place == BASELINE else self._plans(hangs)
-        for gone, seeds in plans:
-            cut = self.judged(tuple(gone), seeds).get(key)
-            if cut is not None and cut.verdict != UNTESTED:
-                words = [_in_words(self._place(i)) for i in gone]
-                words += [f"{len(seeds)} of {claim.seeds} seeds"] * bool(seeds)
-                left = f"left out, as {who} did not train there: {', '.join(words)}"
-                return replace(cut, measured=f"{cut.measured}; {left}; all runs: {_number(claim)}")
-        blank: dict[str, Any] = dict.fromkeys(("effect", "low", "high", "detects", "p"), nan)
-        blank |= {"needed": 0, "values": "", "clear": True}
-        left = f"without runs that trained: of {who} some did not"
-        return replace(claim, verdict=UNTRAINED, measured=left, **blank)
-
-    def hangs(self, claim: Claim) -> list[int]:
-        """Return on which groups of the runs a claim hangs: it is another one without them."""
-        key = _key(claim)
-        return [i for i, less in enumerate(self.less) if not _same(claim, less.get(key))]
-
-    def noted(self, claim: Claim, was: Claim) -> Claim:
-        """Return a claim with how many seeds kept the initial model; as it ``was`` of all runs."""
-        seeds = {seed for i in self.hangs(was) for seed in self.runs[i]["seed"]}
-        if not seeds or not was.seeds:
-            return claim
-        told = f"{claim.measured}; {INITIAL.format(len(seeds), was.seeds)}"
-        same = claim.seeds and claim.low == claim.high in (claim.least, claim.most)
-        return replace(claim, measured=told, verdict=UNTESTED if same else claim.verdict)
-
-    def _plans(self, hangs: Sequence[int]) -> list[tuple[list[int], frozenset[int]]]:
-        """Return which places to leave out, and which seeds: the best way first."""
-        plans = [
-            ([*hangs[:k]], frozenset(int(s) for i in hangs[k:] for s in self.runs[i]["seed"]))
-            for k in range(len(hangs) + 1)
-        ]
-        return sorted(plans, key=lambda plan: 2 * len(self.seeds - plan[1]) < len(self.seeds))
-
-    def _without(self, places: Sequence[int], seeds: Collection[int]) -> Mapping[Any, Claim]:
-        kept = ~self.frame["seed"].isin(seeds)
-        for i in places:
-            kept &= ~_stands(self.frame, self._place(i))
-        return self._claims(kept)
-
-    def _place(self, i: int) -> dict[str, Any]:
-        return _places(self.frame, self.runs[i].head(1))[0]
-
-    def _claims(self, kept: pd.Series) -> Mapping[tuple[str, str], Claim]:
-        """Return the claims of a part of the frame, none where it lacks what they speak of."""
-        with suppress(LookupError, ValueError):
-            return {_key(claim): claim for claim in self.judge(self.frame[kept])}
-        return {}
+        hangs: list[set[int]] = [set() for _ in every]
+        for _, some in runs.groupby(places, sort=False):
+            less = _claims(judge, frame[~of(frame, some)])
+            for claim, seeds in zip(every, hangs, strict=True):
+                other = less.get((claim.text, claim.place))
+                if other is None or other.values != claim.values:
+                    seeds |= {*some["seed"]}
+        every = [_note(c, words, len(s)) if s else c for c, s in zip(every, hangs, strict=True)]
+    return every
 
 
-def _key(claim: Claim) -> tuple[str, str]:
-    return claim.text, claim.place
+def _note(claim: Claim, words: str, seeds: int) -> Claim:
+    if not claim.seeds:
+        return claim
+    told = f"{claim.measured}; {words.format(seeds, claim.seeds)}"
+    same = claim.low == claim.high in (claim.least, claim.most)
+    return replace(claim, measured=told, verdict=UNTESTED if same else claim.verdict)
 
 
-def _same(one: Claim, other: Claim | None) -> bool:
-    return other is not None and (one.values, one.measured) == (other.values, other.measured)
+def _claims(
+    judge: Callable[[pd.DataFrame], Sequence[Claim]], frame: pd.DataFrame
+) -> dict[tuple[str, str], Claim]:
+    """Return the claims of a part of a frame, none where it lacks what they speak of."""
+    with suppress(LookupError, ValueError):
+        return {(claim.text, claim.place): claim for claim in judge(frame)}
+    return {}
 
 
-def _in_words(place: Mapping[str, Any]) -> str:
-    """Return a place as "p = 1", what follows the first of its names in brackets."""
-    first, *rest = (f"{name} = {at:g}" for name, at in place.items())
-    return f"{first} ({', '.join(rest)})" if rest else first
+def rising(runs: Runs) -> dict[str, float]:
+    """Return by how much the accuracy of each method still rises, mean over its runs.
+
+    That is the mean over the last quarter of the rounds minus the mean over the quarter before, of
+    the stage of a run of which it is most. A method without such a curve is left out.
+    """
+    given = [(run, result) for run, results in runs for result in results]
+    known = {result.experiment.key: result for _, result in given}
+    found, rises = dict[str, list[float]](), dict[str, float]()
+    for run, result in given:
+        for stage in result.experiment.stages:
+            one = known.get(stage.key) or find_result(stage)
+            if stage.key not in rises and one is not None:
+                rises[stage.key] = _rise(one)
+        there = [rises[s.key] for s in result.experiment.stages if not isnan(rises.get(s.key, nan))]
+        if there:
+            found.setdefault(run.method, []).append(max(there))
+    return {method: sum(of) / len(of) for method, of in found.items()}
 
 
-def _number(claim: Claim) -> str:
-    """Return what a claim tests, with its interval."""
-    numbers = (claim.effect, claim.low, claim.high)
-    mean, low, high = (f"{v:+.1f}" if claim.unit else f"{v:.3f}" for v in numbers)
-    return f"{mean} [{low}, {high}]"
+def _rise(result: Result) -> float:
+    """Return how much the accuracy of a run rises from the third to the last quarter; or NaN."""
+    known = [f"{name}_accuracy" for name in ACCURACIES if f"{name}_accuracy" in result.logged]
+    course = result.curve(known[0]) if known else {}
+    last = max(course, default=0)
+    late = [v for t, v in course.items() if t > 0.75 * last]
+    before = [v for t, v in course.items() if 0.5 * last < t <= 0.75 * last]
+    return sum(late) / len(late) - sum(before) / len(before) if before else nan

@@ -27,30 +27,40 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from companion import claims, frames, plotting
-from companion.claims import FAILS, HOLDS
+from companion.claims import CONTRADICTED, HOLDS
 from companion.panels import Panel
 from fedrun import Experiment, find_result
 from fedrun.train import rounds
 
 
 def claims_table(frame: pd.DataFrame, name: str, scale: str) -> HTML:
-    """Return a frame of claims as a table in which verdicts stand out by word and colour.
+    """Return the papers' claims among tests as a table, and every test below it, folded.
 
-    Those about the majority-class baseline are a single row per place. Below stands what marks of
-    verdicts mean. All are written into ``figures/<scale>`` under this name, where the scorecard
-    finds them.
+    A claim has one row, with its verdict from the most faithful setting (`claims.answers`); what
+    was tested comes first, and of more than ``MOST`` rows the others are folded too. All are
+    written into ``figures/<scale>`` under this name, where the scorecard finds them.
     """
     plotting.save_table(frame, name, scale)
-    shown = claims.shown(claims.folded(frame))
-    formats: dict[str, Any] = {
-        "verdict": lambda v: f'<b style="color:{_COLOURS.get(v.split(" (")[0], "inherit")}">{v}</b>'
-    }
-    with pd.option_context("display.max_colwidth", None):
-        table = shown.to_html(index=False, escape=False, formatters=formats, border=0)
-    table = re.sub("<(td|th)>", r'<\1 style="text-align:left">', table)
-    there = " ".join(shown["verdict"])
+    answers = claims.answers(frame, claims.sentences(frame))
+    answers = answers.sort_values("parts", key=lambda n: n.eq(0), kind="stable")
+    rows, every = claims.headlines(answers), claims.shown(frame)
+    there = " ".join([*rows["verdict"], *every["verdict"]])
     marks = [f"<b>{mark}</b>: {what}" for mark, what in claims.MARKS.items() if mark in there]
-    return HTML(f"{table}<p>{'; '.join([*marks, GLOSSARY])}</p>")
+    more = _verdicts(rows[MOST:]) if len(rows) > MOST else ""
+    label = (
+        f"{len(rows[MOST:])} more claims and {len(every)} tests" if more else f"{len(every)} tests"
+    )
+    folded = f"<details><summary>{label}</summary>{more}{_verdicts(every)}</details>"
+    return HTML(f"{_verdicts(rows[:MOST])}{folded}<p>{'; '.join([*marks, GLOSSARY])}</p>")
+
+
+def _verdicts(table: pd.DataFrame) -> str:
+    """Return a table of verdicts as HTML, in which they stand out by word and colour."""
+    bold = '<b style="color:{}">{}</b>'.format
+    formats: Any = {"verdict": lambda v: bold(_COLOURS.get(v.split(" (")[0], "inherit"), v)}
+    with pd.option_context("display.max_colwidth", None):
+        text = table.to_html(index=False, escape=False, formatters=formats, border=0)
+    return re.sub("<(td|th)>", r'<\1 style="text-align:left">', text)
 
 
 def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
@@ -214,8 +224,9 @@ def _remembered(experiment: Experiment) -> Iterator[tuple[str, bytes]]:
 
 
 STILL = "Controls: open the notebook in JupyterLab."  # where no kernel runs
+MOST = 8  # rows of claims in sight
 GLOSSARY = 'all terms: <a href="../docs/GLOSSARY.md">glossary</a>'
-_COLOURS = {HOLDS: "#0173b2", FAILS: "#a8480b"}
+_COLOURS = {HOLDS: "#0173b2", CONTRADICTED: "#a8480b"}
 _FRAME = 500  # milliseconds between two frames of a live view
 _COARSE, _FEW = 144, 64  # pixels per inch and colours of such a frame
 _ENTROPIES = {"q_entropy": "mean entropy of a row", "q_marginal_entropy": "entropy of the marginal"}

@@ -116,6 +116,14 @@ def results(scale: Scale = "standard") -> None:
 
 
 @app.command()
+def judge(scale: Scale = "standard") -> None:
+    """Judge the claims on the stored runs of a scale: the tables of figures/<scale>, no figures."""
+    from papers import claimed  # only here, as it imports every analysis
+
+    print(f"judged the claims of notebooks {', '.join(claimed.write(scale))} at the {scale} scale")
+
+
+@app.command()
 def report() -> None:
     """Write the scorecard: every published number and claim next to what was measured."""
     scorecard.main(REGISTRY)

@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from companion import frames
-from companion.claims import BySeed, Claim, judge
+from companion.claims import BySeed, Claim, judge, judged_dataset
+from papers.published import size
 from papers.published import words as table_of
 from papers.scaled import MAJORITY
 
@@ -20,36 +21,48 @@ class Numbers(dict[int, float]):
         self.floor = floor
 
 
-def said(paper: str, name: str, /, **words: object) -> tuple[str, str, dict[str, Any]]:
-    """Return a claim's text and place, with its open ``words``, and whose it is as fields of it.
+def said(
+    paper: str, name: str, /, part: str = "", **words: object
+) -> tuple[str, str, dict[str, Any]]:
+    """Return the text and place of a claim, or of a ``part`` of it, and what it is as its fields.
 
-    ``papers/claims.csv`` has them: kind, the paper's words, of which data set they are, and whether
-    numbers were seen before.
+    ``papers/claims.csv`` has the claims: kind, the paper's sentence, of which data sets it is,
+    whether numbers were seen before, and whether it is about where training ends. The effect that
+    the paper's numbers give on the data set that is being judged is `papers.published.size`.
+    ``words`` fill the braces.
     """
     row = table_of("claims.csv", "paper", "name")[paper, name]
-    about: dict[str, Any] = {name: row[name] for name in ("kind", "quote", "data")}
-    about |= {"exploratory": bool(row["exploratory"])}
-    return row["claim"].format(**words), row["place"].format(**words), about
+    part = part.format(**words)
+    about: dict[str, Any] = {field: row[field] for field in ("kind", "quote", "data")}
+    about |= {"exploratory": bool(row["exploratory"]), "paper": paper, "name": name, "part": part}
+    value, error = size(paper, name, part, judged_dataset())
+    about |= {"published": value, "published_se": error}
+    text = row["claim"].format(**words) + f": {part}" * bool(part)
+    return text, row["place"].format(**words), about
 
 
 def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> list[Claim]:
     """Test rows of (name, a, rule, b), the rules being those of `companion.claims.RULES`.
 
     A name is that of a claim, whose open ``words`` are given for all rows, or as the row's last
-    entry; ``here`` among them is False where the statement is about another scale, and ``looks``
-    and ``unit`` are those of `companion.claims.judge`. Sides are numbers by seed, or a bound.
+    entry. Among them ``part`` is the part of the claim that is tested, ``methods`` are those that
+    are compared, ``here`` is False where the setting cannot show what is claimed, ``floor`` is ""
+    where it is claimed of methods that are no better than the floor, and ``looks`` and ``unit`` are
+    those of `companion.claims.judge`. Sides are numbers by seed, or a bound.
     """
     return [_judged(paper, *row[:4], **{**words, **dict(*row[4:])}) for row in rows]
 
 
 def _judged(
     paper: str, name: str, a: Any, rule: str, b: Any, /, here: bool = True, looks: Any = None,
-    unit: str | None = None, **words: object,
+    unit: str | None = None, methods: Iterable[str] = (), floor: str | None = None, **words: Any,
 ) -> Claim:  # fmt: skip
     claim, place, about = said(paper, name, **words)
-    floor = getattr(a, "floor", None) or None
+    below = None if floor == "" else getattr(a, "floor", None) or None
     about |= {} if unit is None else {"unit": unit}  # an index in [0, 1] has no points
-    return judge(claim, place, a, b, rule, here=here, floor=floor, looks=looks, **about)
+    if table_of("claims.csv", "paper", "name")[paper, name]["ends"]:
+        about["methods"] = "; ".join(methods)
+    return judge(claim, place, a, b, rule, here=here, floor=below, looks=looks, **about)
 
 
 def asked(paper: str, of: str) -> list[dict[str, str]]:
@@ -80,11 +93,13 @@ def compared(
             return float(method)
         return at[row["what"]](method, **stands)
 
+    def filled(row: Mapping[str, str]) -> dict[str, str]:
+        return dict(word.split("=", 1) for word in row["words"].split("; ") if word)
+
     tested = []
     for row in rows:
-        given = {"a": row["a"], "b": row["b"], **words}
-        given |= dict(word.split("=") for word in row["words"].split("; ") if word)
         a, b = map(place, (row["a"], row["b"]))
+        given = {"methods": (a[0], b[0]), **words, **filled(row)}
         if a != b:
             sides = numbers(row, *a), row["rule"], numbers(row, *b)
             tested.append((row["name"].format(**given), *sides, given))

@@ -1,10 +1,13 @@
 """What is kept as data: the papers' numbers, words, settings, and the campaign."""
 
+import re
 import tomllib
 from functools import cache
+from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 HERE = Path(__file__).parent
@@ -29,12 +32,15 @@ def published(paper: str = "", item: str = "") -> pd.DataFrame:
     ``why_not`` says why a number is compared with no run, "" where it is. The last columns are
     ``row``, a number's place in the file, which names it, and ``repeats``, the row of the same
     number in an earlier table, as 004's Tables 1 and 2 share their baselines; -1 of a number that
-    is printed for the first time.
+    is printed for the first time; ``se`` is the standard error, of numbers that are printed with a
+    deviation over runs.
 
     ``paper`` is the number of a seed ("000") and ``item`` the beginning of a table or figure
     ("Table 1"); empty is all. Values that the paper's text does not give are missing (NaN).
     """
     rows = pd.read_csv(HERE / "published.csv").fillna({"why_not": ""}).assign(row=lambda t: t.index)
+    runs = rows["setting"].str.extract(r"(?:trials=|mean over )(\d+)")[0].astype(float)
+    rows["se"] = rows["std"] / np.sqrt(runs)
     at = rows["setting"].str.extract(r"(S=\d+)")[0].fillna(rows["setting"])
     numbers = rows[["paper", "dataset", "method", "metric", "value"]].assign(at=at).astype(str)
     first = rows["row"].groupby([numbers[c] for c in numbers]).transform("first")
@@ -51,3 +57,47 @@ def floors(paper: str = "") -> pd.DataFrame:
     """
     rows = pd.read_csv(HERE / "floors.csv", dtype={"paper": str})
     return rows[rows["paper"].str.startswith(paper)].reset_index(drop=True)
+
+
+@cache
+def _values() -> tuple[dict[str, float], dict[str, float]]:
+    """Return the published numbers and their squared standard errors, by "r" and their row."""
+    rows = published().set_index("row")
+    errors = rows["se"] ** 2
+    return {f"r{i}": v for i, v in rows["value"].items()}, {f"r{i}": v for i, v in errors.items()}
+
+
+@cache
+def _sizes() -> dict[tuple[str, str, str, str], str]:
+    rows = pd.read_csv(HERE / "sizes.csv", dtype=str, keep_default_na=False)
+    keys = rows[["paper", "name", "part", "data"]].itertuples(index=False, name=None)
+    return dict(zip(keys, rows["rows"], strict=True))
+
+
+def size(paper: str, name: str, part: str = "", dataset: str = "") -> tuple[float, float]:
+    """Return the effect that a paper's numbers give for a claim, and its standard error.
+
+    Both are NaN where they give none. ``papers/sizes.csv`` has the arithmetic: "mean of r15-r14,
+    r19-r18" are rows of ``papers/published.csv``. The error is that of a mean of differences of
+    independent numbers, where all have a deviation over runs.
+    """
+    known = _sizes()
+    formula = known.get((paper, name, part, dataset)) or known.get((paper, name, part, ""), "")
+    if not formula:
+        return nan, nan
+    values, errors = _values()
+    terms = formula.removeprefix("mean of ").split(", ")
+    found: list[Any] = [pd.eval(term, local_dict=values, engine="python") for term in terms]
+    total = sum(map(float, found))
+    variance = sum(errors[row] for row in re.findall(r"r\d+", formula))
+    return total / len(terms), float(np.sqrt(variance)) / len(terms)
+
+
+def claims() -> pd.DataFrame:
+    """Return the claims of the papers that have a verdict: the rows of ``papers/claims.csv``.
+
+    Without ours, the audits, and what is exploratory.
+    """
+    rows = pd.read_csv(HERE / "claims.csv", dtype=str, keep_default_na=False)
+    theirs = rows["kind"].eq("paper") & rows["exploratory"].eq("")
+    return rows.loc[theirs, ["paper", "name", "claim", "place", "quote", "data"]]

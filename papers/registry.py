@@ -3,6 +3,7 @@
 And which run a published number is to be compared with.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import pandas as pd
@@ -21,10 +22,10 @@ from papers.pm_moe import analysis as pm_moe
 from papers.pm_moe import experiments as pm_moe_runs
 from papers.pm_moe import family
 from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
-from papers.published import floors, published, tables
+from papers.published import claims, floors, published, tables
 from papers.specialists import analysis as specialists
 from papers.specialists import experiments as specialists_runs
-from papers.specialists.experiments import FIRST_VERSION, SPECIALISTS
+from papers.specialists.experiments import FIRST_VERSION, PRINTED, SPECIALISTS
 
 # All that the papers run, each paper's in the order in which it says so.
 SECTIONS = {
@@ -56,9 +57,19 @@ def _of_004(item: str, notebook: str) -> PublishedTable:
     return PublishedTable("004", section, notebook, printed, scores, _KEYS, (item, "S"), family)
 
 
-def _of_two_experts(paper: str, section: Section, notebook: str) -> PublishedTable:
+def _of_two_experts(
+    paper: str,
+    section: Section,
+    notebook: str,
+    measured: Callable[[Panel], pd.DataFrame] = _no_opt_out,
+) -> PublishedTable:
     keys, printed = ("method", "metric", "p"), partial(specialists.printed, paper)
-    return PublishedTable(paper, section, notebook, printed, _no_opt_out, keys, ("metric", "p"))
+    return PublishedTable(paper, section, notebook, printed, measured, keys, ("metric", "p"))
+
+
+def _as_printed(panel: Panel) -> pd.DataFrame:
+    frame = panel.frame[panel.frame["departure"].eq(specialists_runs.AS_PRINTED)]
+    return specialists.scores(frame, panel.setting.tested)  # type: ignore[attr-defined]
 
 
 # What is printed of a data set, what a panel measures, and by which columns they are matched.
@@ -70,6 +81,7 @@ _TABLE_1 = pm_moe.best_printed, _BEST, _KEYS, ("Table 1", "S"), family
 _TABLE_2 = adaptive.printed, _most_clusters, ("method", "p", "eps"), ("p",)
 TABLES: tuple[PublishedTable, ...] = (
     PublishedTable("000", NEW_CLIENTS, "07_new_clients", *_APPENDIX_F),
+    _of_two_experts("001", PRINTED, "09_specialists_and_generalists", _as_printed),
     _of_two_experts("001", SPECIALISTS, "09_specialists_and_generalists"),
     _of_two_experts("002", FIRST_VERSION, "10_opt_out"),
     PublishedTable("003", ADAPTIVE, "11_adaptive_experts", *_TABLE_2),
@@ -100,6 +112,7 @@ REGISTRY = Registry(
     sections=SECTIONS,
     tables=TABLES,
     published=published,
+    claims=claims,
     floors=floors,
     floored={"001": "p", "002": "p", "003": "p", "004": "S"},
     gpu_hours=_gpu_hours(),

@@ -137,7 +137,7 @@ def test_source_notebooks_keep_the_rules(path: Path):
     assert complaints(path) == []
 
 
-@pytest.mark.parametrize("missing", ["papers.findings", "fedlib"])
+@pytest.mark.parametrize("missing", ["papers.told", "fedlib"])
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_a_notebook_that_lies_alone_says_what_it_needs(path: Path, missing: str, monkeypatch):
     """It said "No module named 'papers'": the library was installed, and the papers cannot be."""

@@ -42,10 +42,10 @@ def test_links_of_the_texts_point_into_the_site(build):
     build._pages()
     manual, first = (build.SOURCES / "manual.md").read_text(), build._index([])
     assert "(architecture.md)" in manual and "(campaigns.md)" in manual and "(index.md)" in manual
-    assert "(figures/12_floor.png)" in first and "(manual.md#verdicts)" in first
+    assert "(figures/forest.png)" in first and "(manual.md#verdicts)" in first
     assert "ARCHITECTURE.md)" not in first + manual and "figures/standard/" not in first + manual
     findings = (build.SOURCES / "findings.md").read_text()
-    assert "(figures/09_plane.png)" in findings and "(readings.md)" in findings
+    assert "(figures/forest.png)" in findings and "(readings.md)" in findings
     assert "(notebooks/08_privacy.ipynb)" in findings and "(../" not in findings
 
 
@@ -59,7 +59,7 @@ def test_every_picture_that_is_kept_for_texts_is_shown_by_one():
 
 def test_the_site_opens_with_a_result_the_scorecard_and_what_came_out(build):
     first = build._index([])
-    parts = ("figures/12_floor.png", "scorecard as it stands", "make test", "## Notebooks")
+    parts = ("Three of the four mixtures", "figures/forest.png", "make test", "## Notebooks")
     told = [first.index(x) for x in parts]
     assert told == sorted(told) and "toctree" in first[told[-1] :]
 

@@ -5,7 +5,17 @@ Every function returns the figure and the frame behind it; ``save`` writes both.
 
 from .curves import Cell, cumulative, curves, grid, over
 from .matrices import heatmaps, images, label_bars, label_counts, label_sets, partitions
-from .numbers import JUDGED, against_floor, dots, dumbbells, grouped, points, standings, trials
+from .numbers import (
+    JUDGED,
+    against_floor,
+    dots,
+    dumbbells,
+    forest,
+    grouped,
+    points,
+    standings,
+    trials,
+)
 from .planes import embedding, frontier, plane, versus
 from .style import (
     CALLED,

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from companion.frames import bands
+from companion.inference import Z
 from companion.plotting import style
 from companion.plotting.style import Drawn, Style, fields
 
@@ -328,3 +329,57 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     axes: Style = {"xlabel": "percent", "height_ratios": high, **labels}
     size = style.PAGE, sum(high) / len(high) + 0.75
     return fields(named, draw, size, columns=1, room=0.4, **axes)
+
+
+SETTINGS = {"own protocol": "o", "own scale": "^", "own rounds and rates": "s", "reduced": "D"}
+# As `JUDGED`; other verdicts are grey, and hollow where training has not ended.
+DECIDED = {"holds": "#0072b2", "contradicted": "#d55e00", "no difference of a point": "#009e73"}
+RISING = "still training"
+
+
+def forest(rows: pd.DataFrame, *, xlabel: str = "percentage points (95% intervals)") -> Drawn:
+    """Draw measured effects with their intervals beside the published ones, a row each.
+
+    Args:
+        rows: columns group, promise, setting (one of ``SETTINGS``), verdict, effect, low, high and
+            published (NaN for none), published_se (NaN for none). Rows of a group stand together,
+            under its name.
+        xlabel: what effects are measured in.
+
+    Returns:
+        The figure and its numbers. The axis is linear up to three points to each side of zero,
+        where verdicts are decided, and logarithmic beyond.
+    """
+    table = rows.reset_index(drop=True)
+    heads = ~table["group"].duplicated()
+    place = -(np.arange(len(table)) + heads.cumsum().to_numpy())
+    figure, ax = plt.subplots(figsize=(8.2, 0.205 * (len(table) + heads.sum()) + 0.9))
+    for y, of in zip(place, table.to_dict("records"), strict=True):
+        colour = DECIDED.get(of["verdict"], UNJUDGED)
+        fill = "white" if of["verdict"] == RISING else colour
+        ends = of["published"] + Z * of["published_se"] * np.array([-1, 1])
+        ax.plot(ends, [y, y], color="black", linewidth=0.6)
+        ax.plot([of["low"], of["high"]], [y, y], color=colour, linewidth=1.4)
+        ax.plot(of["effect"], y, SETTINGS[of["setting"]], color=colour, ms=5, mfc=fill)
+        ax.plot(of["published"], y, "o", markersize=8, markeredgewidth=1.0, **PUBLISHED)
+    title: Style = {"transform": ax.get_yaxis_transform(), "ha": "right", "weight": "bold"}
+    for y, name in zip(place[heads] + 1, table["group"][heads], strict=True):
+        ax.text(-0.01, y, name, va="center", **title)
+    ax.axvline(0, color="black", linewidth=0.8)
+    ax.axvspan(-1, 1, color=UNJUDGED, alpha=0.12, linewidth=0)
+    ax.set_yticks(place, table["promise"].tolist())
+    ax.tick_params(axis="y", length=0)
+    ax.set(ylim=(place.min() - 0.7, 0.5), xlabel=xlabel)
+    ax.set_xscale("symlog", linthresh=3, linscale=1.2)
+    ticks = [-30, -10, -3, -1, 0, 1, 3, 10, 30]
+    ax.set_xticks(ticks, [f"{t:+d}" if t else "0" for t in ticks])
+    ax.grid(axis="x", alpha=0.25)
+    shapes = {name: form for name, form in SETTINGS.items() if name in {*table["setting"]}}
+    marks = [ax.plot([], [], form, color=UNJUDGED, label=name)[0] for name, form in shapes.items()]
+    colours = {**DECIDED, "undecided": UNJUDGED}
+    marks += [ax.plot([], [], "-", color=c, label=name)[0] for name, c in colours.items()]
+    marks += [ax.plot([], [], "D", color=UNJUDGED, ms=5, mfc="white", label=RISING)[0]]
+    marks += [ax.plot([], [], "o", label="published", **PUBLISHED)[0]]
+    how: Style = {"loc": "outside upper center", "fontsize": "small", "frameon": False}
+    figure.legend(handles=marks, ncols=3, **how)
+    return figure, table

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,24 @@ import numpy as np
 import pandas as pd
 
 from companion import inference, trained
-from companion.claims import IDENTITY, OPEN, PAPER, UNTRAINED, demonstrations
+from companion.claims import IDENTITY, OPEN, Claim, answers
 from companion.claims import table as claims_frame
 from companion.diverged import lost
 from companion.frames import read_table
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
 from companion.scorecard import page as words
-from companion.sections import SCALES, PublishedTable, Registry, Run, has_data
+from companion.sections import (
+    OWN,
+    PROTOCOL,
+    SCALES,
+    USUAL,
+    PublishedTable,
+    Registry,
+    Run,
+    Section,
+    has_data,
+)
 from fedlib import paths
 from fedlib.metrics import interval
 from fedrun import Experiment, Result, files, find_result
@@ -28,24 +39,25 @@ LARGEST_FIRST = SCALES[::-1]
 WITH_NUMBERS = [scale for scale in LARGEST_FIRST if scale != "quick"]
 BALANCED = "balanced_accuracy"  # of all classes alike, and on no client's own test
 ORDERED = "closer to the published order than chance"
-TEXTS = ("group", "family", "scale", "notebook", "key", "device", "commit")
-MARKS = ("same", "diverged", "untrained")
+TEXTS = ("group", "family", "scale", "faithful", "notebook", "key", "device", "commit")
+MARKS = ("diverged",)
 MEASURED = ("mean", "low", "high", "seeds", "values", *MARKS, "initial", *TEXTS)
 
 
 def write(registry: Registry) -> tuple[Path, pd.DataFrame, pd.DataFrame]:
-    """Write the page scorecard.html; return its path and what it shows, numbers and claims."""
+    """Write the page scorecard.html; return its path, the published numbers, and the claims."""
     file = paths.figures() / "scorecard.html"
-    table, claims = numbers(registry), collected()
-    page = words.page(table, orders(table), at_own_scale(registry, table), claims)
+    table, tests = numbers(registry), collected()
+    told = answers(tests, registry.claims())
+    page = words.page(table, orders(table), at_own_scale(registry, table), told, tests)
     files.write(file, lambda part: part.write_text(page, "utf-8"), "the scorecard")
-    return file, table, claims
+    return file, table, told
 
 
 def main(registry: Registry) -> None:
     """Write the page; say where, and how verdicts are spread."""
-    file, numbers, claims = write(registry)
-    counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
+    file, numbers, told = write(registry)
+    counted = numbers[~numbers["repeats"] & numbers["why_not"].eq("")], told
     for name, table in zip(("published numbers", "claims of the papers"), counted, strict=True):
         counts = ", ".join(f"{n} {v}" for v, n in table["verdict"].value_counts().items())
         none = "none tested yet, run make figures SCALE=standard"
@@ -54,29 +66,24 @@ def main(registry: Registry) -> None:
 
 
 def collected() -> pd.DataFrame:
-    """Return every claim that some notebook has tested: notebook, those of `claims.table`, counted.
+    """Return every test that some notebook has made: notebook, and the columns of `claims.table`.
 
     Those of the quick scale are left out, as no checkout keeps its figures: every one is to count
-    the same. A claim that was tested on the same data at the same scale by runs of several scales'
-    notebooks is taken from the largest. ``counted`` are the papers' own claims, not made after
-    their numbers were seen, on data larger than the quick scale's. Identities are checks, and left
-    out. No rows where no notebook has been run.
+    the same. One on the same data at the same scale by runs of several scales' notebooks is taken
+    from the largest. Identities are checks, and left out. No rows where no notebook has been run.
     """
     folders = [paths.figures() / scale for scale in WITH_NUMBERS]
     found = [file for folder in folders for file in sorted(folder.glob("*_claims.csv"))]
-    parts = [read_table(f, "table of claims").assign(notebook=_name(f)) for f in found]
+    parts = [_tests(file) for file in found]
     rows = pd.concat([claims_frame({}).assign(notebook=""), *parts], ignore_index=True)
-    rows = rows.fillna({"kind": PAPER, "exploratory": False, "clear": True, "needed": 0})
-    rows = rows.fillna(dict.fromkeys(("quote", "place", "unit", "values", "measured"), ""))
     unique = rows[rows["kind"].ne(IDENTITY)].drop_duplicates(["notebook", "tested on", "claim"])
-    unique = unique.sort_values(["notebook", "tested on"], kind="stable").reset_index(drop=True)
-    return counted(unique)
+    return unique.sort_values(["notebook", "tested on"], kind="stable").reset_index(drop=True)
 
 
-def counted(claims: pd.DataFrame) -> pd.DataFrame:
-    """Return claims with the column counted: those of the papers, made before, on their data."""
-    theirs = claims["kind"].eq(PAPER) & ~claims["exploratory"].astype(bool)
-    return claims.assign(counted=theirs & ~demonstrations(claims))
+def _tests(file: Path) -> pd.DataFrame:
+    rows = read_table(file, "table of claims", dtype={"paper": str, "values": str})
+    texts = [name for name, kind in Claim.__annotations__.items() if kind is str and name != "text"]
+    return rows.fillna(dict.fromkeys(texts, "")).assign(notebook=_name(file))
 
 
 def _name(file: Path) -> str:
@@ -92,15 +99,16 @@ def numbers(registry: Registry) -> pd.DataFrame:
 
     Columns of what is published, then floor (on own tests, in percent: always a client's commonest
     label on the paper's own partition; NaN elsewhere), mean, low, high (95% over seeds, in
-    percent), seeds, values (by seed), same (whether the run is planned at the papers' own scale),
-    diverged (whether it has no seeds because a run did), untrained (whether a run of it is, see
-    `companion.trained`), initial (of how many runs the kept model is the initial one), group (of
-    numbers that are ranked together) and family, scale, notebook, key (of the first seed's run),
+    percent), seeds, values (by seed), diverged (whether it has no seeds because a run did), initial
+    (of how many runs the kept model is the initial one), group (of numbers that are ranked
+    together) and family, scale, faithful (one of `companion.sections.FAITHFUL`; a run
+    that no plan has at the paper's scale is at most reduced), notebook, key (of the first run),
     the devices that trained it and its commit, why_not, at_hand, gap (mean - value), repeats
     (whether an earlier row is the same number) and verdict.
     """
     table = registry.published().set_index("row", drop=False)
-    rows = [row for item in registry.tables for row in _measured(item)]
+    by_section = {item.section.name: _Stored(item.section) for item in registry.tables}
+    rows = [r for item in registry.tables for r in _measured(item, by_section[item.section.name])]
     found = pd.DataFrame(rows, columns=["row", *MEASURED])
     found = found.sort_values("seeds", key=lambda n: n.lt(LEAST_SEEDS), kind="stable")
     found = found.drop_duplicates("row").set_index("row")
@@ -161,7 +169,17 @@ def not_at_hand(registry: Registry) -> list[int]:
     ]
 
 
-def _measured(item: PublishedTable) -> Iterator[dict[str, object]]:
+class _Stored:
+    """What is stored of a section, loaded once for all of its tables."""
+
+    def __init__(self, section: Section) -> None:
+        self.lost = cache(lambda scale, dataset: lost(section, scale, dataset))
+        self.panels = cache(
+            lambda scale, methods=(): tuple(stored(section, methods, scale, part=True))
+        )
+
+
+def _measured(item: PublishedTable, known: _Stored) -> Iterator[dict[str, object]]:
     """Yield what was measured for each number of an item, the largest scale first.
 
     A method of which a run diverged is left out of its panel: by itself it has its other places.
@@ -169,11 +187,11 @@ def _measured(item: PublishedTable) -> Iterator[dict[str, object]]:
     """
     section, without = item.section, list[dict[str, object]]()
     for scale in WITH_NUMBERS:
-        gone = [(d, run) for d in section.settings(scale) for run, _ in lost(section, scale, d)]
+        gone = [(d, run) for d in section.settings(scale) for run, _ in known.lost(scale, d)]
         without += [row for d, run in gone for row in _diverged(item, scale, d, run)]
-        shown = stored(section, [], scale, part=True)
+        shown = [*known.panels(scale)]
         for method in dict.fromkeys(run.method for _, run in gone):
-            shown += stored(section, [method], scale, part=True)
+            shown += known.panels(scale, (method,))
         for panel in shown:
             printed = item.printed(panel.dataset).dropna(subset="value")
             runs = dict(iter(item.measured(panel).groupby(list(item.keys))))
@@ -206,12 +224,14 @@ def _row(
     found = {"row": row["row"], **dict(ends), "seeds": len(values), "values": values}
     found |= {"group": ", ".join(group), "family": item.family(str(row.get("method", "")))}
     found |= {"scale": panel.scale, "notebook": item.notebook}
-    found["untrained"] = bool(trained.of(runs, panel.untrained).any())
     found["initial"] = int(trained.of(runs, panel.initial).sum())
     if result := _result_of(item, panel, runs):
         commit = result.provenance.get("commit", "")
         made = {"device": devices(result.provenance), "commit": commit}
-        found |= {"key": result.experiment.key, **made, "same": _bare(result.experiment) in theirs}
+        found |= {"key": result.experiment.key, **made}
+        planned = _bare(result.experiment) in theirs
+        own = item.section.settings("paper")[panel.dataset].faithful if planned else ""
+        found["faithful"] = own or (USUAL["paper"] if planned else panel.faithful)
     return found
 
 
@@ -242,31 +262,38 @@ def _of_paper(item: PublishedTable, dataset: str) -> set[Experiment]:
 
 def _bare(experiment: Experiment) -> Experiment:
     """Return an experiment without what changes no result: how often it is evaluated."""
-    return replace(experiment, seed=0, evaluate_every=0)
+    stops = experiment.stop is not None  # which checks as often as it evaluates
+    return replace(experiment, seed=0, evaluate_every=experiment.evaluate_every * stops)
 
 
 def judged(table: pd.DataFrame) -> pd.Series:
-    """Return the verdict of every number.
+    """Return the verdict of every number: agreement is three-valued, as for claims.
 
-    ``table`` has columns value, std (published, NaN for none), mean, low, high, seeds (0: never
-    run), diverged, untrained, same, at_hand (whether its data set is), and why_not ("" where a run
-    is to be compared).
+    A number agrees if the interval of measured minus published lies within ``POINTS`` of zero,
+    differs if it lies wholly elsewhere, and is too imprecise to tell if it contains a boundary. A
+    standard error of the published number widens the interval.
+
+    Args:
+        table: columns value, se (of the published number, NaN for none), mean, low, high, seeds
+            (0: never run), diverged, faithful, at_hand (whether its data set is), and why_not (""
+            where a run is to be compared).
     """
-    margin = table["std"].fillna(0.0).clip(lower=words.POINTS)
-    wide = ((table["high"] - table["low"]) / 2).gt(words.WIDEST) | table["seeds"].lt(LEAST_SEEDS)
-    far = (table["low"] - table["value"]).gt(margin) | (table["value"] - table["high"]).gt(margin)
-    never = table["seeds"].eq(0)
+    error = inference.Z * table["se"].fillna(0.0)
+    gap = table["mean"] - table["value"]
+    low = gap - np.hypot(table["mean"] - table["low"], error)
+    high = gap + np.hypot(table["high"] - table["mean"], error)
+    few, never = table["seeds"].lt(LEAST_SEEDS), table["seeds"].eq(0)
     verdicts = {
         words.NO: table["why_not"].ne(""),
         words.DIVERGED: never & table["diverged"],
         words.ABSENT: never & ~table["at_hand"],
         words.NEVER: never,
-        UNTRAINED: table["untrained"],
-        words.OTHER: ~table["same"],
-        words.IMPRECISE: wide & ~far,
-        words.AGREES: (table["mean"] - table["value"]).abs().le(margin),
+        words.OTHER: ~table["faithful"].isin((PROTOCOL, OWN)),
+        words.IMPRECISE: few,
+        words.AGREES: low.ge(-words.POINTS) & high.le(words.POINTS),
+        words.DIFFERS: low.gt(words.POINTS) | high.lt(-words.POINTS),
     }
-    chosen = np.select([*verdicts.values()], [*verdicts], words.DIFFERS)
+    chosen = np.select([*verdicts.values()], [*verdicts], words.IMPRECISE)
     return pd.Series(chosen, index=table.index)
 
 
@@ -275,10 +302,10 @@ def orders(table: pd.DataFrame) -> pd.DataFrame:
 
     Columns paper, table_or_figure, dataset, numbers, correlation (of ranks within a group's
     families, over all groups of the table), p (how often shuffling there does as well), verdict:
-    `ORDERED` where that survives at 5% among all tables, else "undecided". Numbers of
-    runs that did not train are left out, and tables without two numbers in a family.
+    `ORDERED` where that survives at 5% among all tables, else "undecided". Tables
+    without two numbers in a family are left out.
     """
-    known = table["seeds"].gt(0) & table["value"].notna() & ~table["untrained"]
+    known = table["seeds"].gt(0) & table["value"].notna()
     measured = table[known & ~table["repeats"]]
     keys, rows = ["paper", "table_or_figure", "dataset"], []
     for name, of in measured.groupby(keys):
@@ -307,10 +334,11 @@ def at_own_scale(registry: Registry, numbers: pd.DataFrame) -> pd.DataFrame:
     found = []
     for (paper, section, name), rows in rows_of.items():
         of = once[once["row"].isin(rows)]
-        own = of[of["same"] & of["seeds"].gt(0)]
+        own = of[of["faithful"].isin((PROTOCOL, OWN)) & of["seeds"].gt(0)]
         counts = {word: own["verdict"].eq(word).sum() for word in words.OWN}
         gap, left = own["gap"][own["verdict"].eq(words.DIFFERS)].mean(), len(of) - len(own)
         at = {"paper": paper, "section": section, "data": name, "numbers": len(of)}
+        at["setting"] = ", ".join(own["faithful"].unique())
         found.append({**at, **counts, "gap": gap, "left": left})
     table = pd.DataFrame(found)
     table = table[table["numbers"].gt(0)].reset_index(drop=True)

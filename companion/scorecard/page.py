@@ -9,41 +9,55 @@ from typing import Any
 import pandas as pd
 
 from companion import plotting
-from companion.claims import DISCOVERY, FAILS, HOLDS, MARKS, OPEN, UNTRAINED, shown
-from companion.inference import LEAST_SEEDS
+from companion.claims import (
+    CONTRADICTED,
+    EQUAL,
+    HOLDS,
+    MARKS,
+    OPEN,
+    TRAINING,
+    UNTESTED,
+    headlines,
+    shown,
+)
+from companion.inference import DISCOVERY, LEAST_SEEDS
 from companion.trained import INITIAL
 
-POINTS, WIDEST = 2.0, 3.0  # percentage points: the margin of agreement, the widest half interval
-AGREES, DIFFERS, IMPRECISE, OTHER = "agrees", "differs", "imprecise", "other scale"
+POINTS = 2.0  # percentage points: the margin of agreement
+AGREES, DIFFERS, IMPRECISE, OTHER = "agrees", "differs", "too imprecise", "other scale"
 OWN = (AGREES, DIFFERS, IMPRECISE)  # what can be told of a run at the paper's own scale
 NEVER, ABSENT, NO, DIVERGED = "not run", "data not at hand", "not comparable", "diverged"
-_LIMITS = {"points": POINTS, "widest": WIDEST, "seeds": LEAST_SEEDS}
+_LIMITS = {"points": POINTS, "seeds": LEAST_SEEDS}
 _WORDS = pd.read_csv(Path(__file__).with_name("verdicts.csv")).to_numpy()
 VERDICTS = {verdict: text.format(**_LIMITS) for verdict, text in _WORDS}
 CLASSES = dict.fromkeys((HOLDS, AGREES), "good")
-CLASSES |= dict.fromkeys((FAILS, DIFFERS, DIVERGED), "bad")
+CLASSES |= dict.fromkeys((CONTRADICTED, DIFFERS, DIVERGED), "bad")
 
 
 def page(
-    numbers: pd.DataFrame, orders: pd.DataFrame, own: pd.DataFrame, claims: pd.DataFrame
+    numbers: pd.DataFrame,
+    orders: pd.DataFrame,
+    own: pd.DataFrame,
+    answers: pd.DataFrame,
+    tests: pd.DataFrame,
 ) -> str:
-    """Return the scorecard as HTML: what came out, every claim, every published number.
+    """Return the scorecard as HTML: what came out, every claim and test, every published number.
 
     Columns sort by a click and a box filters rows; links go to the notebook that shows a number.
     `python -m fedrun show KEY` shows the stored run behind it.
     """
-    once, counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
+    once = numbers[~numbers["repeats"] & numbers["why_not"].eq("")]
     page = Template(Path(__file__).with_name("page.html").read_text("utf-8"))
     return page.substitute(
-        summary=_summary(once, counted),
+        summary=_summary(once, answers),
         rules=_list({_verdict(verdict): text for verdict, text in VERDICTS.items()}),
         by_paper=_counts(titled(once), "paper"),
         orders=_orders(orders),
         own=_table(titled(own).round(1)),
         discovery=f"{DISCOVERY:g}",
-        by_notebook=_counts(counted, "notebook"),
+        answers=_answers(answers),
         marks=_list(MARKS),
-        claims=_claims(claims),
+        claims=_claims(tests),
         numbers=_numbers(numbers),
     )
 
@@ -70,23 +84,23 @@ def _summary(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
     """Return in a few lines what was reproduced, what was not, and what nobody can tell yet."""
     rows = (
         ("Reproduced", (AGREES,), (HOLDS,)),
-        ("Not reproduced", (DIFFERS, DIVERGED), (FAILS,)),
-        ("Nobody can tell yet", (IMPRECISE, OTHER, UNTRAINED, NEVER, ABSENT), (OPEN,)),
+        ("Not reproduced", (DIFFERS, DIVERGED), (CONTRADICTED,)),
+        ("No difference of a point", (), (EQUAL,)),
+        ("Nobody can tell yet", (IMPRECISE, OTHER, NEVER, ABSENT), (OPEN, TRAINING, UNTESTED)),
     )
     parts = []
     for head, of_numbers, of_claims in rows:
         some = claims[claims["verdict"].isin(of_claims)]
         count = int(numbers["verdict"].isin(of_numbers).sum())
         kinds = ", ".join(of_numbers)
+        told = f", {count} of {len(numbers)} published numbers ({kinds})" if kinds else ""
         items = "".join(
-            f"<li>{escape(str(of['claim']))} <i>({escape(str(of['place']))}; "
-            f"{escape(str(of['tested on']))}; {_notebook(str(of['notebook']))})</i></li>"
+            f"<li>{escape(str(of['claim']))} <i>({escape(str(of['place']))})</i></li>"
             for of in some.to_dict("records")
         )
         parts.append(
-            f"<details><summary><b>{head}</b>: {len(some)} of {len(claims)} claims of the papers, "
-            f"{count} of {len(numbers)} published numbers ({kinds})</summary><ul>{items}</ul>"
-            "</details>"
+            f"<details><summary><b>{head}</b>: {len(some)} of {len(claims)} claims of the papers"
+            f"{told}</summary><ul>{items}</ul></details>"
         )
     return "".join(parts)
 
@@ -105,6 +119,16 @@ def _counts(rows: pd.DataFrame, by: str) -> str:
 
 def _orders(orders: pd.DataFrame) -> str:
     return _table(titled(orders).round(3).astype(str).map(escape), "orders") if len(orders) else ""
+
+
+def _answers(answers: pd.DataFrame) -> str:
+    """Return the claims of the papers, one verdict each, with the sentence that is tested."""
+    columns = headlines(answers).astype(str).map(escape)
+    columns["verdict"] = columns["verdict"].map(_verdict)
+    columns.insert(0, "paper", answers["paper"].map(plotting.title).map(escape))
+    columns["the paper's words"] = (answers["quote"] + " (" + answers["place"] + ")").map(escape)
+    columns["notebook"] = answers["notebook"].fillna("").map(_notebook)
+    return _table(columns, "answers")
 
 
 def _claims(claims: pd.DataFrame) -> str:

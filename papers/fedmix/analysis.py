@@ -136,6 +136,23 @@ def by_weights(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
     return means.assign(**{"weights' part": less["if unrelated"] / less["as printed"]})
 
 
+def client_entropy(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
+    """Return the entropy of q(z|s), mean over clients, of FedMix: method, seed, round, value.
+
+    q(z|s) is the mean of the rows of q(z|y) by the client's label shares (eq. 8), in nats, at the
+    rounds at which q(z|y) was logged.
+    """
+    rows = frame[frame["metric"].eq("q") & frame["method"].eq(names.FEDMIX)]
+    found = []
+    of_run: Any = rows.groupby([*RUN, "round"], sort=False)
+    for (method, seed, t), logged in of_run:
+        counts = label_counts(setting.task, int(seed))
+        share = counts / counts.sum(1, keepdims=True)
+        q = share @ frames.matrix(logged, "q", method, seed, t)
+        found.append((method, seed, t, -(q * np.log(np.maximum(q, 1e-12))).sum(1).mean()))
+    return pd.DataFrame(found, columns=[*RUN, "round", "value"])
+
+
 def _weights(run: pd.DataFrame, setting: Mixtures, seed: int, rounds: np.ndarray) -> np.ndarray:
     """Return p(s|z) of the cohorts of some rounds, ``[rounds, S, K]``; one model has K = 1."""
     counts = label_counts(setting.task, seed)

@@ -1,6 +1,7 @@
 """From what runs of 004 stored to what its tables and figures show, and what it published."""
 
 from collections.abc import Collection, Mapping, Sequence
+from math import nan
 
 import numpy as np
 import pandas as pd
@@ -8,15 +9,19 @@ import torch
 from scipy import stats
 
 from companion import frames
+from companion.panels import Panel
 from fedlib.engine import State
 from fedlib.federation import Federation
 from fedlib.models.architectures import ACTIVATIONS, INITS
 from fedlib.randomness import generator
+from fedrun import find_result
 from papers.judging import whole, without_floor
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, called, family
+from papers.pm_moe.experiments import PRIVATE_PARTS
 from papers.published import floors, published
 from papers.scaled import MAJORITY
 
+EPOCHS, ROUNDS = 50, 2000  # of gates, and of the first stage before them
 # How 004 calls the data sets.
 PRINTED = {
     "mnist": "MNIST",
@@ -83,12 +88,14 @@ def best_printed(dataset: str) -> pd.DataFrame:
     return rows[rows["method"] == BEST].reset_index(drop=True)
 
 
-def best_of_nine(table: pd.DataFrame, diverged: Collection[str] = ()) -> pd.DataFrame:
-    """Return the best mixture of the nine by S and seed, chosen on tests as in 004's Table 1.
+def best_of_nine(
+    table: pd.DataFrame, diverged: Collection[str] = (), stage: str = WITH_MOE
+) -> pd.DataFrame:
+    """Return the best of the nine at a stage by S and seed, chosen on tests as in 004's Table 1.
 
     There is none as long as one of the nine is missing that has not ``diverged``.
     """
-    mixed = table[table[STAGE].eq(WITH_MOE)]
+    mixed = table[table[STAGE].eq(stage)]
     mixed = mixed[mixed["method"].isin(whole(NINE, mixed, diverged))]
     best = mixed.groupby(["S", "seed"], as_index=False)["value"].max()
     return best.assign(method=BEST, stage="")
@@ -305,15 +312,6 @@ def reporting(frame: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(**gained)
 
 
-def largest_gains(table: pd.DataFrame, most: int = 3) -> tuple[list[str], float]:
-    """Return the methods that gain most by PM-MoE, mean over seeds, and their share of the whole.
-
-    ``table`` are scores, at one S or at several. That is their part of the sum of all gains.
-    """
-    means = gains(table).groupby("method")["value"].mean().sort_values(ascending=False)
-    return means.index[:most].tolist(), float(means.iloc[:most].sum() / means.sum())
-
-
 def local_gate_weights(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the gate weight of the client's own base in each run of Fed-Syn-MoE, and its accuracy.
 
@@ -325,6 +323,35 @@ def local_gate_weights(frame: pd.DataFrame) -> pd.DataFrame:
     by_run = own.groupby(["S", "seed", "round"])["value"].mean().groupby(["S", "seed"])
     ends = scores(runs).set_index(["S", "seed"])["value"]
     return pd.DataFrame({"before": by_run.first(), "after": by_run.last(), "accuracy": ends})
+
+
+def second_stage_cost(panel: Panel) -> dict[int, float]:
+    """Return what a second stage of FedCP costs as a share of its first (A.9), by seed, S = 0.
+
+    In CPU seconds, as the paper has it: 50 epochs of gates after 2,000 rounds, from the seconds of
+    an epoch and of a round here.
+    """
+    found = {}
+    for run, experiments in PRIVATE_PARTS.by_run(panel.scale, panel.dataset, ["FedCP"]):
+        if run.where != {"S": 0.0, STAGE: WITH_MOE}:
+            continue
+        for one in experiments:
+            stages = [find_result(stage) for stage in (*one.before, one)]
+            first, gates = (s.provenance.get("cpu_seconds", nan) if s else nan for s in stages)
+            rounds, epochs = one.before[0].rounds, one.algorithm.epochs
+            found[one.seed] = (gates / epochs * EPOCHS) / (first / rounds * ROUNDS)
+    return found
+
+
+def own_weight(frame: pd.DataFrame) -> dict[int, float]:
+    """Return by how much gates weigh a client's own private part above 1 / M, by seed, at S = 0.
+
+    A ratio, 1 for an even gate: mean over clients and methods, after the last epoch.
+    """
+    mixed = frame[frame[STAGE].eq(WITH_MOE) & frame["S"].eq(frame["S"].min())]
+    last = frames.last(mixed, "gate_share")
+    own = last[last["item"].astype(int).eq(last["expert"])]
+    return frames.by_seed(own.assign(value=own["value"] * (last["expert"].max() + 1)))
 
 
 def told_gains(frame: pd.DataFrame, known: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
 from companion import frames
@@ -88,17 +87,6 @@ def gaps(table: pd.DataFrame, printed: pd.DataFrame, methods: Sequence[str]) -> 
     return rows.assign(gap=gap)[["method", "metric", "p", "seed", "value", "gap"]]
 
 
-def distances(gaps: pd.DataFrame) -> dict[int, float]:
-    """Return how far accuracies are from the published ones, by seed, mean over what they are of.
-
-    Distances are counted in the direction in which the mean over seeds is off, so that their mean
-    over seeds is the distance of that mean. The absolute gaps of single seeds would add their noise
-    to it, whichever way it goes.
-    """
-    mean = gaps.groupby(["method", "metric", "p"])["gap"].transform("mean")
-    return frames.by_seed(gaps.assign(off=gaps["gap"] * np.sign(mean)), "off")
-
-
 def of_fedavg(table: pd.DataFrame, metric: str, over: str) -> pd.DataFrame:
     """Return every method's score divided by FedAvg's at the same ``over`` and seed (Fig. 4 and 5).
 
@@ -136,12 +124,6 @@ def losses(frame: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["p"].isin(list(ends))]
     rows = rows.assign(method=rows["p"].map(ends) + ", " + rows["of"])
     return rows[["method", "seed", "round", "value"]]
-
-
-def where_trained(table: pd.DataFrame, *panels: Panel) -> pd.DataFrame:
-    """Return the rows of those p at which every run of all panels has trained."""
-    gone = pd.concat([panel.untrained.reindex(columns=["p"]) for panel in panels])["p"]
-    return table[~table["p"].isin(gone.dropna())]
 
 
 def moved(released: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:

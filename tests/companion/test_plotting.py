@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from companion import plotting
-from companion.plotting import Cell, style
+from companion.plotting import Cell, numbers, style
 from companion.sections import SCALES
 from companion.theme import theme
 from fedlib import paths
@@ -150,6 +150,40 @@ def test_few_runs_of_a_row_are_drawn_themselves_and_clear_ones_are_counted():
     assert means == ["ours"] and strokes == ["ours", "single seeds", "none"]
     figure, _ = plotting.dots({"here": frame.drop(columns="values")}, run="a range", xlabel="x")
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["ours", "a range"]
+
+
+def test_a_forest_draws_measured_effects_beside_the_published_ones():
+    """Row by row: interval, effect, and a hollow circle where something is published."""
+    names = ["group", "promise", "setting", "verdict", "effect", "low", "high", "published"]
+    names += ["published_se"]
+    rows = [("001", "a", "own scale", "holds", 2.0, 1.0, 3.0, 1.5, 0.5),
+            ("001", "b", "reduced", "undecided", 0.5, -1.0, 2.0, np.nan, np.nan),
+            ("002", "c", "own protocol", "contradicted", -20, -30.0, -9.0, 9, np.nan)]  # fmt: skip
+    figure, drawn = plotting.forest(pd.DataFrame(rows, columns=names))
+    assert drawn[names].equals(pd.DataFrame(rows, columns=names))
+    (ax,) = figure.axes
+    lines = [([*line.get_xdata()], {*line.get_ydata()}, line) for line in ax.lines]
+    assert [0, 0] in [x for x, _, _ in lines], "no effect"
+    height = dict(zip([t.get_text() for t in ax.get_yticklabels()], ax.get_yticks(), strict=True))
+    assert height["a"] > height["b"] > height["c"] + 1, "a group has a line for its name"
+    assert [text.get_text() for text in ax.texts] == ["001", "002"]
+    for _, promise, setting, verdict, effect, low, high, published, error in rows:
+        here = [(x, line) for x, y, line in lines if y == {height[promise]}]
+        (interval,) = [line for x, line in here if x == [low, high]]
+        (dot,) = [line for x, line in here if x == [effect]]
+        assert dot.get_marker() == numbers.SETTINGS[setting]
+        colour = numbers.DECIDED.get(verdict, numbers.UNJUDGED)
+        assert interval.get_color() == dot.get_color() == colour
+        hollow = [x for x, line in here if line.get_fillstyle() == "none" and not np.isnan(x[0])]
+        assert hollow == [[published]] * (not np.isnan(published))
+        of_print = [
+            x for x, line in here if len(x) == 2 and x == pytest.approx([0.52, 2.48], abs=1e-3)
+        ]
+        assert len(of_print) == (error == 0.5)  # 1.96 standard errors to each side
+        assert ax.get_xlim()[0] <= low and high <= ax.get_xlim()[1]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert {"own scale", "reduced", "own protocol", "published"} < {*legend}
+    assert "own rounds and rates" not in legend
 
 
 def test_a_finding_is_put_into_words_at_the_last_round():

@@ -9,11 +9,21 @@ import pyarrow as pa
 import pytest
 
 from companion import claims, panels, scorecard
-from companion.claims import FAILS, HOLDS, OPEN, UNTRAINED
+from companion.claims import OPEN
 from companion.plotting import save_table
 from companion.scorecard import at_own_scale, judged, not_at_hand, numbers, orders, page
-from companion.scorecard.page import ABSENT, AGREES, DIFFERS, DIVERGED, NEVER, NO, OTHER, VERDICTS
-from companion.sections import OtherData
+from companion.scorecard.page import (
+    ABSENT,
+    AGREES,
+    DIFFERS,
+    DIVERGED,
+    IMPRECISE,
+    NEVER,
+    NO,
+    OTHER,
+    VERDICTS,
+)
+from companion.sections import OWN, PROTOCOL, REDUCED, ROUNDS, OtherData
 from companion.story import what_ran
 from fedrun import Result, store
 from fedrun.results import export
@@ -36,12 +46,11 @@ def test_a_number_is_judged_by_the_stated_rule(case):
     said, seeds = case["said"], case["seeds"]
     low, high = (case["mean"] + sign * case["half"] for sign in (-1, 1))
     row = {**case, "low": low, "high": high, "why_not": "", "diverged": False}
-    row |= {"same": True, "at_hand": True, "untrained": False}
+    row |= {"faithful": OWN, "at_hand": True}
     one = pd.DataFrame([row])
     assert judged(one).item() == said and said in VERDICTS
-    assert judged(one.assign(same=False)).item() == (OTHER if seeds else NEVER)
+    assert judged(one.assign(faithful=ROUNDS)).item() == (OTHER if seeds else NEVER)
     assert judged(one.assign(at_hand=False)).item() == (said if seeds else ABSENT)
-    assert judged(one.assign(untrained=True)).item() == (UNTRAINED if seeds else NEVER)
     assert judged(one.assign(diverged=True)).item() == (said if seeds else DIVERGED)
     assert judged(one.assign(why_not="no")).item() == NO
 
@@ -60,26 +69,13 @@ def test_orders_are_judged_within_families_and_against_all_tables():
     places = [(item, p, f) for item in "xyz" for p in ("p = 1", "p = 2") for f in "ab"]
     rows = [(*at, i, i + 100 * (at[2] == "b")) for at in places for i in range(3)]
     table = pd.DataFrame([*rows, ("alone", "p", "a", 1, 1)], columns=names)
-    table = table.assign(seeds=3, repeats=False, untrained=False, paper="004", dataset="d")
+    table = table.assign(seeds=3, repeats=False, paper="004", dataset="d")
     table.loc[table["table_or_figure"].eq("z"), "mean"] = [3, 4, 2, 104, 103, 102] * 2
-    worst = table[table["table_or_figure"].eq("x")].assign(untrained=True, mean=-table["mean"])
+    worst = table[table["table_or_figure"].eq("x")].assign(repeats=True, mean=-table["mean"])
     found = orders(pd.concat([table, worst])).set_index("table_or_figure")
     assert found["verdict"].to_dict() == dict.fromkeys("xy", scorecard.ORDERED) | {"z": OPEN}
     assert found.loc["x", "correlation"] == 1 and found.loc["z", "correlation"] == -0.75
     assert found.loc["x", "p"] == pytest.approx(1 / 6**4, abs=5e-4)
-
-
-def test_only_the_papers_claims_count():
-    ps = [0.001, 0.01, 0.045, 0.5]
-    values = {"claim": list("abcd"), "p": ps, "verdict": [HOLDS, FAILS, HOLDS, OPEN]}
-    one = pd.DataFrame(values).assign(
-        kind="paper", exploratory=False, values="0.1 0.3 0.2", unit="points", needed=0,
-        least=0.0, most=np.inf, **{"tested on": "MNIST (standard)"},
-    )  # fmt: skip
-    others = (one.assign(kind="ours"), one.assign(exploratory=True),
-              one.assign(**{"tested on": "Digits (quick)"}))  # fmt: skip
-    found = scorecard.counted(pd.concat([one, *others], ignore_index=True))
-    assert found["counted"].tolist() == [True] * 4 + [False] * 12
 
 
 def test_what_the_standard_scale_has_a_sample_of_is_not_at_hand():
@@ -122,14 +118,14 @@ def test_what_a_table_prints_is_what_its_section_can_measure():
             assert known <= bare, (item.notebook, known - bare)
 
 
-def stored(section, dataset, name, accuracy, scale="standard", kept=None, first=0.1):
-    """Export made-up runs, a client with that accuracy; return their keys.
+def stored(section, dataset, name, accuracy, scale="standard", kept=None, first=0.1, apart=0.01):
+    """Export made-up runs, so far apart, a client with that accuracy; return their keys.
 
     ``kept`` is the round whose model they kept, ``first`` the initial model's accuracy.
     """
     made = []
     for experiment in section.experiments(scale, dataset, name):
-        value = accuracy + 0.01 * (experiment.seed - 1)
+        value = accuracy + apart * (experiment.seed - 1)
         rows = [(0, "examples", 0, -1, "", 10.0)]
         for metric in ("test_accuracy", "validation_accuracy"):
             rows += [(t, metric, 0, -1, "", v) for t, v in ((0, first), (experiment.rounds, value))]
@@ -151,7 +147,9 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
     one = one[one["dataset"].eq("Cifar10") & one["setting"].str.endswith("S=0")].set_index("method")
     row = one.loc["FedPer"]
     assert row["value"] == 89.90 and row["mean"] == pytest.approx(90.0)
-    assert row["low"] < 89.9 < row["high"] and row["verdict"] == OTHER and not row["same"]
+    assert (
+        row["low"] < 89.9 < row["high"] and row["verdict"] == OTHER and row["faithful"] == REDUCED
+    )
     assert row["values"] == pytest.approx([89, 90, 91]) and row["gap"] == pytest.approx(0.1)
     # By hand: Student's quantile 4.3027, the standard error of three runs a point apart, the angle.
     turn = 4.30265 * 0.01 / 3**0.5 / (2 * (0.9 * 0.1) ** 0.5)
@@ -160,7 +158,7 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
     assert (row["seeds"], row["scale"], row["commit"]) == (3, "standard", "abc")
     assert row["notebook"] == "12_fourteen_baselines"
     assert row["key"] == keys[0]
-    assert one.loc["DBE", "verdict"] == NEVER and one.loc["FedProx", "verdict"] == UNTRAINED
+    assert one.loc["DBE", "verdict"] == NEVER and one.loc["FedProx", "verdict"] == OTHER
     # Its kept model is the initial one, although it trained: it counts, and that is told.
     moon = one.loc["MOON"]
     assert (moon["verdict"], moon["initial"]) == (OTHER, 3)
@@ -172,13 +170,14 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
         assert set(rows["verdict"]) == {verdict}
 
 
-def test_a_run_of_the_papers_own_scale_is_compared_by_the_margin():
-    stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.88, "paper")
+@pytest.mark.parametrize(("apart", "verdict"), [(0.001, AGREES), (0.01, IMPRECISE)])
+def test_a_run_of_the_papers_own_scale_is_compared_by_the_margin(apart, verdict):
+    stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.89, "paper", apart=apart)
     stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.5)
     found = numbers(ONE)
     (row,) = found[found["seeds"].gt(0) & ~found["repeats"]].to_dict("records")
-    assert (row["scale"], row["same"], row["verdict"]) == ("paper", True, AGREES)
-    assert row["gap"] == pytest.approx(-1.9)
+    assert (row["scale"], row["faithful"], row["verdict"]) == ("paper", PROTOCOL, verdict)
+    assert row["gap"] == pytest.approx(-0.9)
 
 
 def test_a_few_seeds_of_a_larger_scale_take_nobodys_place(monkeypatch):
@@ -186,7 +185,7 @@ def test_a_few_seeds_of_a_larger_scale_take_nobodys_place(monkeypatch):
     ends = {"paper": {"mean": 0.9, "seeds": 1}, "standard": {"mean": 0.5, "seeds": 3}}
     rows = [{"row": row, "scale": scale, **end} for scale, end in ends.items()]
     for some, scale in ((rows, "standard"), (rows[:1], "paper")):
-        monkeypatch.setattr(scorecard, "_measured", lambda item, some=some: iter(some))
+        monkeypatch.setattr(scorecard, "_measured", lambda *_, some=some: iter(some))
         found = numbers(ONE).set_index("row").loc[row]
         assert found["scale"] == scale
 
@@ -215,12 +214,14 @@ def test_a_method_that_diverged_is_named_and_nothing_waits_for_it():
 
 
 def claims_of(scale, verdict):
-    claim = claims.Claim("a > b & <c>", "Table 1", "0.5 vs 0.4", verdict, seeds=3)
+    whose = dict(zip(("paper", "name"), REGISTRY.claims()[["paper", "name"]].iloc[0], strict=True))
+    more = {**whose, "seeds": 3, "setting": REDUCED, "dataset": "cifar10"}
+    claim = claims.Claim("a > b & <c>", "Table 1", "0.5 vs 0.4", verdict, **more)
     save_table(claims.table({"CIFAR-10 (standard)": [claim]}), "12_claims", scale)
 
 
 def test_a_claim_is_taken_from_the_largest_scale_and_never_from_figures_that_are_not_kept():
-    claims_of("quick", "does not hold")
+    claims_of("quick", "contradicted")
     assert scorecard.collected().empty
     claims_of("standard", "undecided")
     claims_of("paper", "holds")
@@ -246,26 +247,29 @@ def test_what_is_of_one_data_set_has_nothing_of_those_whose_names_hold_its_name(
 def test_the_page_stands_alone_and_escapes_what_it_shows():
     nothing, none = numbers(ONE), scorecard.collected()
     assert set(nothing["verdict"]) == {NEVER, ABSENT, NO} and nothing["mean"].isna().all()
-    parts = orders(nothing), at_own_scale(ONE, nothing)
-    assert none.empty and "None yet" in page.page(nothing, *parts, none)
+    parts, said = (orders(nothing), at_own_scale(ONE, nothing)), ONE.claims()
+    untested = page.page(nothing, *parts, claims.answers(none, said), none)
+    assert none.empty and f"<b>Reproduced</b>: 0 of {len(said)} claims of the papers" in untested
     stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.9)
-    claims_of("standard", "does not hold")
-    file, table, tested = scorecard.write(ONE)
+    claims_of("standard", "contradicted")
+    file, table, told = scorecard.write(ONE)
     text = file.read_text()
     assert "a &gt; b &amp; &lt;c&gt;" in text and "<c>" not in text
     assert "http://" not in text and "https://" not in text and "<script src" not in text
     assert text.count("<tr>") > len(table)
     assert "../notebooks/12_fourteen_baselines.ipynb" in text
     assert [*page.by_table(table)] == ["PM-MoE, Table 1"]
-    assert len(table) == len(published()) and len(tested) == 1
+    assert len(table) == len(published()) and len(told) == len(said)
+    assert told["verdict"].tolist() == ["contradicted", *["not tested"] * (len(said) - 1)]
+    assert f"<b>Not reproduced</b>: 1 of {len(said)} claims of the papers" in text
 
 
 def test_at_their_own_scale_numbers_are_counted_and_the_rest_has_its_command():
     of = {"000": "new_clients", "002": "first_version"}
     registry = replace(REGISTRY, tables=tuple(e for e in REGISTRY.tables if e.paper in of))
-    rows = published().assign(repeats=False, why_not="", seeds=3, same=True, gap=-2.5)
+    rows = published().assign(repeats=False, why_not="", seeds=3, faithful=OWN, gap=-2.5)
     rows = rows.assign(verdict=np.where(rows["method"].eq("FedAvg"), AGREES, DIFFERS))
-    rows.loc[rows["paper"].str.startswith("000"), "same"] = False
+    rows.loc[rows["paper"].str.startswith("000"), "faithful"] = ROUNDS
     found = at_own_scale(registry, rows).set_index("section")
     told = {AGREES: 3, DIFFERS: 9, "left": 0, "gap": -2.5}
     told |= {"CPU hours": 0, "GPU hours": 0, "command": ""}

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from matplotlib import pyplot as plt
 
-from companion.claims import HOLDS, OURS, PAPER, Claim, judge
+from companion.claims import HOLDS, OPEN, OURS, PAPER, TRAINING, Claim, judge, table
 from companion.frames import matrix, together
 from companion.panels import Panel, comparable, having, panels, several, stored
 from companion.plotting import curves
-from companion.sections import NothingStored, Run
-from companion.widgets import LiveRun, explorer, moving, watch
+from companion.sections import DIGITS, FAITHFUL, PROTOCOL, REDUCED, NothingStored, Run
+from companion.widgets import MOST, LiveRun, claims_table, explorer, moving, watch
 from fedlib import paths
 from fedrun import Result, run
 from papers.fedmix import ENSEMBLE, FEDAVG, FEDMIX, UNREGULARISED
@@ -127,14 +127,33 @@ def test_a_range_is_shown_when_both_of_its_ends_are_stored(monkeypatch, ps, show
 
 
 def test_what_a_paper_says_of_one_data_set_is_ours_on_another():
+    """And decides nothing of it, as does a setting that was chosen by looking at what it shows."""
     section = SPECIALISTS.settings("quick")["digits"]
-    one = Claim("it falls", "Fig. 3", "3", HOLDS, 3, quote="it falls", data="cifar10")
-    kinds = {}
-    for at in (("digits", "quick"), ("cifar10", "standard"), ("cifar100", "standard")):
-        (told,) = Panel(*at, section, pd.DataFrame(), trained=False).judged(lambda frame: [one])
-        kinds[at[0]] = told.kind, told.quote
-    theirs = dict.fromkeys(("digits", "cifar10"), (PAPER, "it falls"))
-    assert kinds == theirs | {"cifar100": (OURS, "")}
+    one = Claim("it falls", "Fig. 3", "3", HOLDS, 3, quote="q", data="cifar10", published=2)
+    theirs, ours = (PAPER, "q", "2"), (OURS, "", "nan")
+    for dataset, scale, chosen, whose, where in (
+        ("digits", "quick", False, (*theirs, False), ""),
+        ("cifar10", "standard", False, (*theirs, False), REDUCED),
+        ("cifar10", "paper", True, (*theirs, True), PROTOCOL),
+        ("cifar100", "standard", False, (*ours, True), REDUCED),
+    ):
+        setting = replace(section, exploratory=chosen)
+        (told,) = Panel(dataset, scale, setting, pd.DataFrame(), trained=False).judged(
+            lambda _: [one]
+        )
+        found = told.kind, told.quote, str(told.published), told.exploratory
+        assert found == whose and told.setting == where
+        assert told.dataset == ("" if scale == "quick" else dataset)
+
+
+@pytest.mark.parametrize("faithful", FAITHFUL)
+def test_where_training_ends_is_judged_of_curves_that_rise_at_the_papers_own_rounds_alone(faithful):
+    setting = replace(SPECIALISTS.settings("quick")["digits"], faithful=faithful)
+    how = {"trained": False, "rising": {"Mixture": 0.01, "other": 0.5}}
+    panel = Panel("cifar10", "standard", setting, pd.DataFrame(), **how)
+    ends = [Claim("a", "", "3", HOLDS, 3, methods=m) for m in ("Mixture; FedAvg", "FedAvg", "")]
+    found = [one.verdict for one in panel.judged(lambda _: ends)]
+    assert found == [TRAINING if faithful in (REDUCED, DIGITS) else HOLDS, HOLDS, HOLDS]
 
 
 def test_a_panel_is_judged_with_the_looks_of_its_setting():
@@ -254,6 +273,23 @@ def test_a_page_without_a_kernel_has_a_frame_for_every_value_of_one_control():
     assert html.count("</script>") == 1 and "</b>" not in html and "http" not in html
     keys = {re.search('data-frames="(.*?)"', moving(box.pictures, i))[1] for i in (0, 1)}
     assert len(keys) == 2  # so that no script takes another one's card
+
+
+def test_a_table_of_claims_has_eight_rows_in_sight_and_every_test_below():
+    """What a paper says comes first, once; what we add is among the tests alone."""
+    names = [f"claim {i}" for i in range(MOST + 2)]
+    about = {"paper": "000", "setting": REDUCED, "dataset": "cifar10"}
+    every = [Claim(n, "Fig. 1", "1", OPEN, 3, name=n, **about) for n in names]
+    every += [replace(every[0], verdict=HOLDS, setting=PROTOCOL), replace(every[1], kind=OURS)]
+    every += [Claim("what we add", "", "2", HOLDS, 3, kind=OURS, exploratory=True)]
+    html = claims_table(table({"CIFAR-10 (standard)": every}), "07_claims", "standard").data
+    seen, folded = html.split("<details>")
+    assert [n for n in names if f">{n}<" in seen] == names[:MOST] and "what we add" not in seen
+    assert seen.count("<b style") == MOST and seen.count(f"{PROTOCOL}, CIFAR-10") == 1
+    assert f"2 more claims and {len(every)} tests" in folded
+    assert folded.count("<b style") == 2 + len(every) and "ours, exploratory" in folded
+    assert len(pd.read_csv(paths.figures() / "standard" / "07_claims.csv")) == len(every)
+    assert "0 tests" in claims_table(table({}), "07_claims", "quick").data
 
 
 # By their places: README's first, and the manual's algorithm, network, pictures and numbers.

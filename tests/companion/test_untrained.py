@@ -1,24 +1,32 @@
-"""Nothing is concluded from a model that did not train."""
+"""Runs that did not train, kept their initial model, or were still training: all are told."""
 
 from dataclasses import replace
 from itertools import product
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from companion.claims import FAILS, HOLDS, UNTESTED, UNTRAINED, judge
+from companion.claims import CONTRADICTED, HOLDS, UNTESTED, judge
 from companion.frames import by_seed, ended
-from companion.panels import Panel, stored
+from companion.panels import stored
 from companion.plotting import Title, over
-from companion.trained import initial, keeps_trained, sound, trained, untrained
+from companion.trained import (
+    INITIAL,
+    UNTRAINED,
+    initial,
+    keeps_trained,
+    noted,
+    rising,
+    trained,
+    untrained,
+)
 from fedlib import Result, paths
 from papers.adaptive.claims import writer_claims
 from papers.adaptive.experiments import ADAPTIVE_WRITERS
 from papers.fedmix import claims as mix
 from papers.fedmix.experiments import LABEL_SKEW, NEW_CLIENTS
-from papers.scaled import FEDAVG, LOCAL, MAJORITY, TUNED
+from papers.scaled import FEDAVG, MAJORITY, TUNED
 from papers.specialists.analysis import scores
 from papers.specialists.claims import architecture_claims
 from papers.specialists.experiments import ARCHITECTURES, MIXTURE, OPT_OUT, SPECIALISTS
@@ -66,6 +74,24 @@ def test_what_stands_on_an_untrained_run_is_untrained():
         assert found["p"].tolist() == [1.0] * 2
 
 
+def test_how_much_an_accuracy_still_rises_is_of_the_last_two_quarters():
+    """By hand: of rounds 0 to 8 the last quarter is 7 and 8, the one before 5 and 6."""
+    flat, late = (0.5,) * 9, (0.0, 0.1, 0.9, 0.2, 0.3, 0.40, 0.42, 0.43, 0.45)
+    runs = [result(FEDAVG, late), result(FEDAVG, flat), result(FEDAVG, late[::2])]
+    assert rising([(RUNS[FEDAVG], runs[:1])]) == {FEDAVG: pytest.approx(0.03)}
+    # Of rounds 0 to 4: .45 minus .42, and the mean over seeds.
+    every = [replace(one, experiment=replace(one.experiment, seed=i)) for i, one in enumerate(runs)]
+    assert rising([(RUNS[FEDAVG], every)]) == {FEDAVG: pytest.approx(0.02)}
+    # What stands on a run that still rises is still training, even where its own curve falls.
+    worse = result(TUNED, (0.6,) * 8 + (0.5,))
+    both = rising([(RUNS[TUNED], [worse]), (RUNS[FEDAVG], runs[:1])])
+    assert both == {FEDAVG: pytest.approx(0.03), TUNED: pytest.approx(0.03)}
+    other = rising([(RUNS[TUNED], [result(TUNED, late)]), (RUNS[FEDAVG], [result(FEDAVG, flat)])])
+    assert other == {FEDAVG: 0, TUNED: pytest.approx(0.03)}
+    assert rising([(RUNS[TUNED], [worse])]) == {TUNED: pytest.approx(-0.05)}
+    assert rising([(RUNS[FEDAVG], [result(FEDAVG, (0.1, 0.5))])]) == {}  # too short to tell
+
+
 @pytest.mark.parametrize("section, scale", [(SPECIALISTS, "paper"), (OPT_OUT, "standard")])
 def test_no_stored_run_of_cifar10_is_left_out(section, scale, monkeypatch):
     """By plain loops over what was logged: they all reach more than their initial accuracy."""
@@ -81,7 +107,6 @@ def test_no_stored_run_of_cifar10_is_left_out(section, scale, monkeypatch):
         assert means.iloc[1:].max() > means[0] + 0.05
     assert len(kept) and not len(panel.untrained)
     assert panel.initial["method"].eq(FEDAVG).sum() == len(kept)
-    assert len(panel.even) == len(panel.frame)
     # Curves show FedAvg's later models; what began with the initial one is still marked.
     drawn = panel.after_round_0
     assert {*drawn.initial["method"]} == {TUNED, MIXTURE}
@@ -114,41 +139,15 @@ def runs_at(*seeds):
     return pd.DataFrame([(FEDAVG, s, 1.0) for s in seeds], columns=["method", "seed", "p"])
 
 
-def test_a_mean_over_places_is_over_the_same_places_in_every_seed():
-    """By hand: 0.3 over both p, and 0.1 at the one at which both trained."""
-    every = sound(claimed, table(), runs_at(), runs_at())
-    assert [c.verdict for c in every] == [HOLDS, HOLDS, HOLDS, FAILS]
-    assert every[0].effect == pytest.approx(30.2)
-    pooled, there, mine, falls = sound(claimed, table(), runs_at(*range(5)), runs_at())
-    assert pooled.effect == pytest.approx(10.2) and pooled.seeds == 5
-    left = "left out, as FedAvg did not train there: p = 1; all runs: +30.2 [+30.0, +30.4]"
-    assert pooled.measured.endswith(left)
-    assert there.verdict == falls.verdict == UNTRAINED and np.isnan(there.p)
-    assert mine == every[2]  # no comparison with it
-    for kept in sound(claimed, table(), runs_at(1, 3), runs_at())[:2]:  # most seeds are whole
-        left = "left out, as FedAvg did not train there: 2 of 5 seeds; all runs:"
-        assert left in kept.measured and kept.verdict == HOLDS and kept.seeds == 3
-        assert kept.effect == pytest.approx(30.2 if kept.text == "all p" else 50.2)
-    pooled, there, *_ = sound(claimed, table(), runs_at(0, 1, 2), runs_at())  # two are whole
-    assert pooled.effect == pytest.approx(10.2) and there.verdict == UNTRAINED
-
-
-def test_seeds_are_left_out_only_where_they_are_asked_about():
-    """One seed failed at p = 1: what is claimed of p = 0.2 alone keeps all five."""
-
-    def mild(frame):
-        at = {m: by_seed(rows) for m, rows in frame[frame["p"].lt(1)].groupby("method")}
-        return [judge("p < 1", "", at[MIXTURE], at[FEDAVG]), claimed(frame)[0]]
-
-    low, pooled = sound(mild, table(), runs_at(4), runs_at())
-    assert (low.seeds, pooled.seeds) == (5, 4)
-
-
-def test_a_claim_tells_in_how_many_seeds_the_initial_model_was_kept():
-    """The seeds count, and what does not hang on them says nothing of it."""
-    every = sound(claimed, table(), runs_at(), runs_at())
-    found = sound(claimed, table(), runs_at(), runs_at(1, 3))
-    note = "; the kept model is the initial one in 2 of 5 seeds, selected by NLL"
+def test_all_seeds_count_and_a_claim_tells_what_its_runs_are():
+    """What does not hang on such runs says nothing of them."""
+    every = noted(claimed, table(), {UNTRAINED: runs_at(), INITIAL: runs_at()})
+    assert repr(every) == repr(claimed(table()))
+    assert [c.verdict for c in every] == [HOLDS, HOLDS, HOLDS, CONTRADICTED]
+    assert every[0].effect == pytest.approx(30.2) and {c.seeds for c in every} == {5}
+    found = noted(claimed, table(), {UNTRAINED: runs_at(*range(5)), INITIAL: runs_at(1, 3)})
+    note = "; did not train in 5 of 5 seeds"
+    note += "; the kept model is the initial one in 2 of 5 seeds, selected by NLL"
     for was, now in zip(every, found, strict=True):
         alone = was.text == "mixture"
         assert repr(now) == repr(replace(was, measured=was.measured + note * (not alone)))
@@ -156,14 +155,14 @@ def test_a_claim_tells_in_how_many_seeds_the_initial_model_was_kept():
 
 def test_a_claim_whose_sides_are_the_same_initial_model_is_not_tested():
     frame = table().assign(value=0.5)
-    (every,) = {c.verdict for c in sound(claimed, frame, runs_at(), runs_at())}
-    assert every == FAILS
-    found = [c.verdict for c in sound(claimed, frame, runs_at(), runs_at(*range(5)))]
-    assert found == [FAILS, UNTESTED, FAILS, UNTESTED]  # a mean over all p has other seeds in it
+    (every,) = {c.verdict for c in noted(claimed, frame, {INITIAL: runs_at()})}
+    assert every == CONTRADICTED
+    found = [c.verdict for c in noted(claimed, frame, {INITIAL: runs_at(*range(5))})]
+    # A mean over all p has other seeds in it.
+    assert found == [CONTRADICTED, UNTESTED, CONTRADICTED, UNTESTED]
 
 
 JUDGED = {
-    "divergence": (LABEL_SKEW, lambda p, f: mix.divergence_claims(f)),
     "specialisation": (LABEL_SKEW, lambda p, f: mix.specialisation_claims(f, p.setting.phi_rate)),
     "appendix F": (NEW_CLIENTS, lambda p, f: mix.new_client_claims(f, "appendix")),
     "joining": (NEW_CLIENTS, lambda p, f: mix.joining_claims(f, 10)),
@@ -173,10 +172,10 @@ JUDGED = {
 
 
 @pytest.mark.parametrize("name", JUDGED)
-def test_no_claim_rests_on_a_method_that_did_not_train(name, monkeypatch):
-    """Every claim on stored runs: what hangs on the method is not judged, others are as they were.
+def test_every_stored_claim_about_a_method_that_did_not_train_says_so(name, monkeypatch):
+    """What hangs on it is found in another way: its numbers are changed, and some claims with them.
 
-    What hangs on it is found in another way: its numbers are changed, and some claims with them.
+    No number and no verdict is another one for it, unless both sides are the same model.
     """
     monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
     section, judge = JUDGED[name]
@@ -191,30 +190,15 @@ def test_no_claim_rests_on_a_method_that_did_not_train(name, monkeypatch):
         rows = panel.frame.loc[mine, ["method", "seed"]].drop_duplicates()
         noise = panel.frame["value"].where(~mine, panel.frame["value"] * 0.9 + 0.001)
         moved = [c.values for c in judged(panel.frame.assign(value=noise))]
-        found = sound(judged, panel.frame, rows, rows[:0])
+        found = noted(judged, panel.frame, {UNTRAINED: rows})
         for was, values, now in zip(before, moved, found, strict=True):
-            if values != was.values:
-                assert now.verdict in (UNTRAINED, UNTESTED), (method, was.text, now)
-            elif now.verdict != UNTRAINED:
-                assert repr(now) == repr(was)  # NaN equals itself in words
-
-
-def test_what_has_no_such_place_is_drawn_though_others_did_not_train():
-    """FedAvg did not train at q = 0.5 in one seed, Local, which has no q, in another one."""
-    ends = [(FEDAVG, 0.0), (FEDAVG, 0.5), (TUNED, 0.5), (LOCAL, np.nan), (MAJORITY, np.nan)]
-    rows = [(m, seed, 1.0, q, 0.5) for (m, q), seed in product(ends, range(3))]
-    frame = pd.DataFrame(rows, columns=["method", "seed", "p", "q", "value"])
-    gone = pd.DataFrame({"method": [FEDAVG], "seed": 1, "p": 1.0, "q": 0.5})
-
-    def seeds(runs):
-        even = Panel("cifar10", "standard", None, frame, trained=False, untrained=runs).even
-        return even.groupby(["method", "q"], dropna=False)["seed"].agg(list).to_dict()
-
-    left = seeds(gone)
-    assert left[FEDAVG, 0.5] == left[TUNED, 0.5] == [0, 2] and left[FEDAVG, 0.0] == [0, 1, 2]
-    assert {len(of) for (m, _), of in left.items() if m in (LOCAL, MAJORITY)} == {3}
-    own = pd.DataFrame({"method": [LOCAL], "seed": 2, "p": 1.0, "q": np.nan})
-    assert {m: of for (m, _), of in seeds(own).items()}[LOCAL] == [0, 1]
+            told = now.measured.removeprefix(was.measured)
+            assert told.startswith("; did not train in") or values == was.values, (method, was.text)
+            same = was.low == was.high and told
+            one = replace(now, measured=was.measured, verdict=UNTESTED if same else was.verdict)
+            assert repr(one) == repr(
+                replace(was, verdict=one.verdict)
+            )  # NaN equals itself in words
 
 
 def test_runs_that_did_not_train_or_kept_the_initial_model_are_marked():

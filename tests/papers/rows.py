@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from companion.claims import ELSEWHERE
+from companion.claims import EQUAL
 from papers.registry import SECTIONS
 
 LOGGED = {"seed": 0, "round": 9, "metric": "test_accuracy", "client": -1, "expert": -1, "item": ""}
@@ -33,8 +33,8 @@ def verdicts(tested):
 
 
 def initials(tested):
-    """Verdicts by their first letters: holds, does not, undecided, not tested; e: elsewhere."""
-    return "".join("e" if v == ELSEWHERE else v[0] for v in verdicts(tested))
+    """Verdicts by first letters: holds, contradicted, undecided, not tested; =: no difference."""
+    return "".join("=" if v == EQUAL else v[0] for v in verdicts(tested))
 
 
 def runs_of(room):

@@ -11,7 +11,17 @@ from fedrun import StoreError
 from papers.__main__ import app, main
 from papers.registry import REGISTRY
 
-COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "blocks", "results", "report", "tasks"]
+COMMANDS = [
+    "figures",
+    "notebooks",
+    "verdicts",
+    "campaign",
+    "blocks",
+    "results",
+    "judge",
+    "report",
+    "tasks",
+]
 HOW = {"device": "auto", "workers": 1, "blocks": [], "plan": False, "address": None}
 
 

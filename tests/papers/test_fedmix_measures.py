@@ -14,7 +14,7 @@ from fedlib.partition import Dirichlet
 from fedlib.tasks import Task
 from fedrun.train import initial_state
 from papers import fedmix as names
-from papers.fedmix import analysis
+from papers.fedmix import analysis, claims
 from papers.fedmix.experiments import COMMUNICATION, LABEL_SKEW, LONG
 
 FEDAVG, FEDMIX = names.FEDAVG, names.FEDMIX
@@ -155,3 +155,14 @@ def test_label_sets_are_read_right_where_all_labels_is_a_wrong_guess():
     table = analysis.guessed_sets(logged(rows, places=("message",)))
     assert table.index.tolist() == [names.STEP]
     assert table.loc[names.STEP].tolist() == pytest.approx([3, 1, 2 / 3])
+
+
+def test_the_entropy_of_a_client_is_that_of_its_labels_mean_row():
+    """One label a client: its row's own entropy; it falls as the rows become one-hot."""
+    even, sure = np.full((2, 2), 0.5), np.array([[1.0, 0.0], [0.5, 0.5]])
+    rows = [r for t, q in ((0, even), (10, even), (75, sure), (100, sure)) for r in posterior(t, q)]
+    found = analysis.client_entropy(logged(rows), TWO).set_index("round")["value"].to_dict()
+    two = np.log(2)
+    assert found == pytest.approx({0: two, 10: two, 75: two / 2, 100: two / 2}, abs=1e-9)
+    (claim,) = claims.entropy_claims(analysis.client_entropy(logged(rows), TWO))
+    assert claim.effect == pytest.approx(-two / 2, abs=1e-9)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from companion import plotting
-from companion.claims import FAILS, HOLDS, OPEN
+from companion.claims import CONTRADICTED, HOLDS, OPEN
 from companion.scorecard import of_rows
 from papers.judging import floor_claims, without_floor
 from papers.pm_moe import TRADITIONAL
@@ -29,7 +29,7 @@ def test_a_method_has_to_beat_the_floor_everywhere():
     """On the mean over p both would: 0.6 and 0.5 against 0.3."""
     table = scored(good=(0.6, 0.6), half=(0.6, 0.4), floor=(0.1, 0.5))
     good, half = floor_claims(table, "p")
-    assert (good.verdict, half.verdict) == (HOLDS, FAILS) and good.seeds == 3
+    assert (good.verdict, half.verdict) == (HOLDS, CONTRADICTED) and good.seeds == 3
     assert half.measured.startswith("0.401 vs 0.501: -10.0 points")
     assert good.text == "good beats the majority-class baseline at every p"
     assert good.place == "majority-class baseline"

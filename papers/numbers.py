@@ -1,0 +1,179 @@
+"""Numbers that sentences name and that are no claims, from stored runs and published tables."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from companion import frames, scorecard
+from companion.claims import effect, judge, table
+from companion.inference import LEAST_SEEDS
+from companion.panels import Panel, stored
+from companion.scorecard.page import AGREES, DIFFERS, IMPRECISE
+from companion.sections import OWN, PROTOCOL
+from papers.fedmix import FEDMIX, analysis
+from papers.fedmix import claims as fedmix
+from papers.pm_moe import DENOISED, NINE, TRADITIONAL
+from papers.pm_moe import analysis as private
+from papers.published import published
+from papers.registry import REGISTRY
+from papers.scaled import FEDAVG, LOCAL, TUNED
+from papers.specialists import analysis as two
+from papers.specialists.experiments import LAST_CLIENT, MIXTURE, OWN_NETWORK
+
+Numbers = Mapping[str, object]
+
+
+class Unsupported(ValueError):
+    """What is stored does not say what a number is named for."""
+
+
+@cache
+def panel(section: str, dataset: str, scale: str = "standard") -> Panel:
+    """Return what is stored of a section on a data set; LookupError if nothing is."""
+    for one in stored(REGISTRY.sections[section], [], scale):
+        if one.dataset == dataset:
+            return one
+    raise LookupError(f"nothing is stored of {section}:{dataset} at the {scale} scale")
+
+
+@cache
+def published_numbers() -> pd.DataFrame:
+    """Return every published number beside what was measured: `companion.scorecard.numbers`."""
+    return scorecard.numbers(REGISTRY)
+
+
+def minus(a: Mapping[int, float], b: Mapping[int, float], unit: str = "points") -> str:
+    """Return the paired difference of numbers by seed, with its interval, in words."""
+    return effect(table({"": [judge("", "", a, b, unit=unit)]}).iloc[0].to_dict())
+
+
+def _label_sets() -> Numbers:
+    """How many clients' label sets phi names exactly, and for how many "all ten" is right."""
+    frame = panel("privacy", "cifar10").frame
+    if fedmix.wrong_sets(frame).any():
+        raise Unsupported("a label set was read wrongly off phi")
+    held = frame[frame["metric"].eq(analysis.TRUTH) & frame["method"].eq(FEDMIX)]
+    first = held[held["message"] == held["message"].iloc[0]]
+    labels = first[first["value"].gt(0)].groupby(["seed", "client"])["item"].nunique()
+    return {"clients": f"{len(labels):,}", "all": f"{labels.eq(labels.max()).mean():.0%}"}
+
+
+def _floor() -> Numbers:
+    """Which published methods the majority-class baseline exceeds, on PM-MoE's partitions."""
+    rows = private.beside_floor()
+    said: dict[str, object] = {}
+    for dataset in ("cifar10", "ag_news"):
+        here = rows[rows["dataset"] == dataset]
+        said[f"{dataset} cells"] = int(here["value"].lt(here["floor"]).sum())
+        said[f"{dataset} all"] = len(here)
+    here = rows[rows["dataset"].eq("cifar10") & rows["S"].eq(0)].set_index("method")
+    lost = [m for m in here.index if here.loc[m, "value"] < here.loc[m, "floor"]]
+    if {*lost} != {*TRADITIONAL}:
+        raise Unsupported(f"below the baseline on CIFAR-10: {lost}")
+    floor, fedavg = (100 * here.loc[[FEDAVG], ["floor", "value"]]).to_numpy()[0]
+    return {**said, "lost": len(lost), "floor": f"{floor:.1f}", "fedavg": f"{fedavg:.1f}"}
+
+
+def _released(dataset: str, departure: str) -> tuple[Any, Any]:
+    """Return scores at own scale as described, and with one departure of the released code."""
+    plain, released = (
+        two.of_panel(panel(section, dataset, "paper")) for section in ("specialists", "as_released")
+    )
+    released = released[released["departure"] == departure]
+    return plain[plain["p"].isin(released["p"])], released
+
+
+def _distances(dataset: str, departure: str, methods: tuple[str, ...]) -> dict[str, str]:
+    """Return how far mean accuracies are from print, as described and as released, in points."""
+    known, found = two.printed("001", dataset), {}
+    for name, rows in zip(("described", "released"), _released(dataset, departure), strict=True):
+        gaps = two.gaps(rows, known, [*methods])
+        means = gaps.groupby(["method", "metric", "p"])["gap"].mean()
+        found[name] = f"{100 * means.abs().mean():.1f}"
+    return found
+
+
+def _last_client() -> Numbers:
+    """What FedAvg loses by returning the last client's model, and how near print both are."""
+    plain, last = _released("cifar10", LAST_CLIENT)
+    ours, theirs = (
+        frames.by_seed(rows[rows["method"].eq(FEDAVG) & rows["metric"].eq(two.GLOBAL)])
+        for rows in (last, plain)
+    )
+    return {"lost": minus(ours, theirs), **_distances("cifar10", LAST_CLIENT, (FEDAVG,))}
+
+
+def _own_network() -> Numbers:
+    """How near print Fashion-MNIST is with the text's network, and with the released one."""
+    (departure,) = OWN_NETWORK
+    return {**_distances("fashion_mnist", departure, (FEDAVG, LOCAL, TUNED, MIXTURE))}
+
+
+def _too_small() -> Numbers:
+    """Which accuracies of 001's Table 1e were divided by 7,600 and not by 1,000."""
+    rows = published("001", "Table 1e")
+    rows = rows.assign(p=rows["setting"].str.extract(r"p=([\d.]+)")[0])
+    rows = rows[rows["metric"].str.startswith("global")]
+    printed, rescaled = (rows[rows["metric"].str.endswith(e)] for e in ("accuracy", "DERIVED"))
+    both = printed.merge(rescaled, on=["method", "p"], suffixes=("", "_rescaled"))
+    factors = both["value_rescaled"] / both["value"]
+    if not (factors.between(7.5, 7.7).all() and both["value"].lt(25).all()):
+        raise Unsupported(f"Table 1e: {both}")
+    return {"count": len(both)}
+
+
+def _energies() -> Numbers:
+    """The rank correlation of confidences at temperature 1 with the cosine, on random outputs."""
+    dimensions = 512
+    v = private.at_random(dimensions)
+    energies, cosines = np.logaddexp.reduce(v, axis=-1), v.sum(-1)
+    same = [float(stats.spearmanr(*pair).statistic) for pair in zip(energies, cosines, strict=True)]
+    return {"same": f"{np.mean(same):.4f}", "dimensions": dimensions}
+
+
+def _losing() -> Numbers:
+    """How many runs lose accuracy by PM-MoE with denoising, and how many published cells do."""
+    runs, lost = 0, 0
+    for dataset in ("mnist", "fashion_mnist", "cifar10"):
+        gained = private.gains(private.scores(panel("private_parts", dataset).frame), DENOISED)
+        runs, lost = runs + len(gained), lost + int(gained["value"].lt(0).sum())
+    names = ("mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "ag_news")
+    known = [private.gains(private.printed("Table 2", d).assign(seed=0)) for d in names]
+    cells, fall = sum(map(len, known)), sum(int(k["value"].lt(0).sum()) for k in known)
+    return {"runs": runs, "lost": lost, "cells": cells, "fall": fall}
+
+
+def _reporting() -> Numbers:
+    """What PM-MoE gains on CIFAR-10 (S = 0), and what it seems to as the largest evaluation."""
+    told = private.reporting(panel("private_parts", "cifar10").frame)
+    told = told[told["S"].eq(0) & told["method"].isin(NINE)]
+    means = 100 * told[["all", "maximum"]].mean()
+    return {"all": f"{means['all']:+.1f}", "largest": f"{means['maximum']:+.1f}"}
+
+
+def _agreement() -> Numbers:
+    """How many published numbers agree, differ or cannot be told, at the papers' own scale."""
+    once = published_numbers().query("not repeats")
+    said: dict[str, object] = {"comparable": int(once["why_not"].eq("").sum())}
+    once = once[once["why_not"].eq("") & once["seeds"].ge(LEAST_SEEDS)]
+    own = once[once["faithful"].isin((PROTOCOL, OWN))]
+    for paper, rows in [("", own), *own.groupby(own["paper"].str[:3])]:
+        counts = {
+            word: int(rows["verdict"].eq(word).sum()) for word in (AGREES, DIFFERS, IMPRECISE)
+        }
+        told = [f"{counts[AGREES]} agree", f"{counts[DIFFERS]} differ"]
+        told += [f"{counts[IMPRECISE]} are too imprecise to tell"] * bool(counts[IMPRECISE])
+        said[f"{paper} counts".strip()] = ", ".join(told)
+        said[f"{paper} numbers".strip()] = len(rows)
+    return said
+
+
+_FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
+    _label_sets, _floor, _last_client, _own_network, _too_small, _energies, _losing, _reporting,
+    _agreement,
+)  # fmt: skip
+NUMBERS = {of.__name__.strip("_").replace("_", " "): cache(of) for of in _FUNCTIONS}

@@ -1,0 +1,307 @@
+"""What was found, told: sentences by hand whose numbers are computed, and the table of promises.
+
+`python -m papers.told` writes docs/FINDINGS.md, its figure, and the parts of README between marks.
+
+A sentence is written by hand (``papers/told/*.csv``). A number in it stands in brackets, by name:
+
+    [[000 rounds.4]]                      the effect of a claim, with its interval
+    [[000 rounds.4 | + ]]                 ... without its sign; others are mean, published, seeds
+    [[000 sized.4, K = 2]]                ... of a part of the claim
+    [[000 rounds.4 @ CIFAR-10 (standard)]] ... as tested there
+    [[label sets | clients]]              a number of `papers.numbers`
+
+What the sentence says of its numbers, as "beats", stands on assertions in the column ``stands``:
+"000 rounds.4: holds; 000 special.ensemble: undecided". A verdict that is another one now is an
+error (`Unsupported`): the sentence has to be written anew.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from IPython.display import Markdown
+
+from companion import plotting, scorecard
+from companion.claims import (
+    CONTRADICTED,
+    EQUAL,
+    HOLDS,
+    OPEN,
+    PAPER,
+    TRAINING,
+    UNTESTED,
+    answers,
+    demonstrations,
+    effect,
+    relations,
+)
+from companion.plotting import title
+from companion.sections import FAITHFUL
+from fedlib import paths
+from fedrun import files
+from papers import numbers
+from papers.published import claims, words
+
+README = paths.ROOT / "README.md"
+MARK = re.compile(r"(<!-- told: (\w+) -->\n).*?(\n?<!-- end -->)", re.DOTALL)
+FIELD = re.compile(r"\[\[([^\]]+)\]\]")
+_NAMED = re.compile(r"(\d{3}|all) ([\w.]+)(?:, ([^@]+?))?(?: @ (.*))?$")
+Row = Mapping[Any, Any]
+
+
+class Unsupported(ValueError):
+    """A sentence that what is stored no longer bears out."""
+
+
+# Tests by name.
+
+
+@cache
+def tests() -> pd.DataFrame:
+    """Return every stored test on real data, the most faithful settings first."""
+    rows = scorecard.collected()
+    rows = rows[~demonstrations(rows)]
+    order = rows["setting"].map(FAITHFUL.index) + 100 * rows["verdict"].eq(UNTESTED)
+    rows = rows.assign(order=order, relation=relations(rows), few=-rows["seeds"])
+    return rows.sort_values(["order", "few"], kind="stable").reset_index(drop=True)
+
+
+@cache
+def verdicts() -> pd.DataFrame:
+    """Return the papers' claims, each with one verdict: `companion.claims.answers`."""
+    return answers(scorecard.collected(), claims())
+
+
+@cache
+def test(name: str) -> Row:
+    """Return what is known by a name, as "000 sized.4, K = 2 @ CIFAR-10 (standard)".
+
+    A claim without a part and a place is the one with its verdict; what is ours is the most
+    faithful test. LookupError if nothing has the name.
+    """
+    if not (named := _NAMED.match(name)):
+        raise LookupError(f"{name!r} is no name of a test")
+    paper, claim, part, where = named.groups()
+    known = verdicts()
+    one = known[known["paper"].eq(paper) & known["name"].eq(claim)]
+    if len(one) and not part and not where:
+        return one.iloc[0].to_dict()
+    rows = tests()
+    rows = rows[rows["paper"].eq(paper) & rows["name"].eq(claim)]
+    rows = rows[rows["part"].eq(part)] if part else rows
+    rows = rows[rows["tested on"].str.startswith(where)] if where else rows
+    if len(rows):
+        return rows.iloc[0].to_dict()
+    raise LookupError(f"no test is called {name!r}")
+
+
+def number(name: str, form: str = "") -> str:
+    """Return the number of a name in a form: see the module's text."""
+    if not _NAMED.match(name):
+        return str(numbers.NUMBERS[name]()[form])
+    row = test(name)
+    if form == "seeds":
+        return f"{int(row['seeds'])}"
+    if form == "published":
+        return f"{row['published']:+.1f}"
+    told = effect(row)
+    if form == "mean":
+        return told.partition(" ")[0].partition(" [")[0]
+    return told.lstrip("+-").replace("[-", "[-") if form == "+" else told
+
+
+def filled(text: str) -> str:
+    """Return a text with its brackets filled."""
+
+    def field(match: re.Match[str]) -> str:
+        name, _, form = (part.strip() for part in match[1].partition("|"))
+        return number(name, form)
+
+    return FIELD.sub(field, text)
+
+
+def supported(stands: str) -> None:
+    """Raise `Unsupported` unless each assertion is so: "NAME: VERDICT", or "NAME: RELATION"."""
+    for assertion in filter(None, stands.split("; ")):
+        name, _, wanted = assertion.rpartition(": ")
+        row = test(name)
+        if wanted not in (row["verdict"], row["relation"]):
+            raise Unsupported(f"{assertion!r}: it is {row['verdict']!r}, {row['measured']}")
+
+
+def told(row: Mapping[str, str], column: str) -> str:
+    """Return a sentence of a row of words, whose assertions are so."""
+    supported(row["stands"])
+    return filled(row[column])
+
+
+# The table of promises, and its figure.
+
+
+@cache
+def promises() -> pd.DataFrame:
+    """Return the papers' main promises beside what was found: rows of ``papers/told/promises.csv``.
+
+    Columns paper, promise, evidence, and those of the test that decides.
+    """
+    rows = [{**_deciding(row), **row} for row in words("told/promises.csv").values()]
+    return pd.DataFrame(rows)
+
+
+def _deciding(row: Mapping[str, str]) -> Row:
+    """Return the test of a promise: the claim's, or the most faithful of a part or data set."""
+    if not row["part"] and not row["data"]:
+        return test(f"{row['paper']} {row['name']}")
+    every = tests()
+    mine = every["paper"].eq(row["paper"]) & every["name"].eq(row["name"]) & every["kind"].eq(PAPER)
+    mine &= every["part"].eq(row["part"]) if row["part"] else True
+    mine &= every["dataset"].str.startswith(row["data"]) if row["data"] else True
+    return every[mine].iloc[0].to_dict()
+
+
+def _cells(row: Row) -> list[str]:
+    tested = row["verdict"] != UNTESTED
+    published: str = "" if pd.isna(row["published"]) else f"{row['published']:+.2g}"
+    where = f"{row['setting']}, {title(str(row['dataset']))}" if tested else ""
+    link = f"[{row['evidence']}](../notebooks/{row['evidence']}.ipynb)"
+    seeds = f"{int(row['seeds'])}" if tested else ""
+    return [
+        row["promise"], f"**{row['verdict']}**", _measured(row) if tested else "", seeds,
+        published, row["relation"], where, link,
+    ]  # fmt: skip
+
+
+def _measured(row: Row) -> str:
+    """Return an effect, and p where an undecided interval leaves the boundary out."""
+    near = row["verdict"] in (OPEN, EQUAL) and row["p"] < 0.05
+    return f"{effect(row)}, p = {row['p']:.2g}" if near else effect(row)
+
+
+HEADS = ("promise", "verdict", "measured", "seeds", "published", "in it?", "setting", "evidence")
+
+
+def _table(heads: tuple[str, ...], rows: list[list[str]]) -> str:
+    lines = [heads, ("---",) * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line).replace("\n", " ") + " |" for line in lines)
+
+
+def promised() -> str:
+    """Return the table of promises as Markdown, a heading row per paper."""
+    rows = []
+    for paper, some in promises().groupby("paper", sort=False):
+        rows.append([f"***{title(str(paper))}***", *[""] * (len(HEADS) - 1)])
+        rows += [_cells(row) for row in some.to_dict("records")]
+    return _table(HEADS, rows)
+
+
+def audits() -> str:
+    """Return the table of audits and own results as Markdown."""
+    rows = [
+        [told(row, "result"), told(row, "number"), row["kind"],
+         f"[{row['evidence']}](../notebooks/{row['evidence']}.ipynb)"]
+        for row in words("told/audits.csv").values()
+    ]  # fmt: skip
+    return _table(("result", "number", "kind", "evidence"), rows)
+
+
+def believe() -> str:
+    """Return what to believe about each paper as Markdown, a paragraph each."""
+    rows = words("told/believe.csv").values()
+    return "\n\n".join(f"**{title(row['paper'])}.** {told(row, 'text')}" for row in rows)
+
+
+def forest(*, simplest: bool = False) -> Any:
+    """Return the figure of the promises that are measured in points, and its numbers.
+
+    With ``simplest`` only of the comparisons with the simplest alternative that has the same
+    ingredients.
+    """
+    rows = promises()
+    rows = rows[rows["unit"].eq("points") & rows["verdict"].ne(UNTESTED)]
+    rows = rows[rows["simplest"].eq("yes")] if simplest else rows
+    named = rows.assign(group=rows["paper"].map(title))
+    return plotting.forest(named[["group", "promise", "setting", "verdict", *ENDS]])
+
+
+ENDS = ("effect", "low", "high", "published", "published_se")
+
+
+# Notebooks, FINDINGS and README.
+
+LINES = {
+    "says": "The paper says",
+    "found": "Found here",
+    "sure": "How sure",
+    "change": "What would change it",
+}
+
+
+def in_short(notebook: str) -> Markdown:
+    """Return what a notebook opens with: what the paper says, what was found, how sure it is."""
+    row = words("told/openings.csv", "name")[notebook]
+    heads = {**LINES, "says": row["who"] or LINES["says"]}
+    lines = [f"**{heads[k]}:** {told(row, k)}" for k in LINES if row[k]]
+    return Markdown("\n\n".join(lines))
+
+
+def notebooks() -> str:
+    """Return README's table of notebooks as Markdown."""
+    rows = []
+    for name, row in words("told/openings.csv", "name").items():
+        stem = next(paths.notebooks().glob(f"{name}_*.ipynb")).stem
+        link = f"[{stem.replace('_', ' ')}](notebooks/{stem}.ipynb)<br>{row['of']}"
+        rows.append([link, row["asks"], told(row, "out")])
+    return _table(("notebook", "asks", "what came out"), rows)
+
+
+SAID = {HOLDS: "hold", CONTRADICTED: "are contradicted", EQUAL: "show no difference of a point"}
+SAID |= {OPEN: "are undecided", TRAINING: "are still training", UNTESTED: "are not tested"}
+
+
+def counts() -> str:
+    """Return how many claims have which verdict, in a sentence."""
+    found = verdicts()["verdict"].value_counts()
+    *most, last = (f"{found.get(verdict, 0)} {words}" for verdict, words in SAID.items())
+    return f"Of {len(verdicts())} claims of the papers {', '.join(most)} and {last}."
+
+
+PARTS = {"answer": lambda: told(words("told/page.csv", "name")["answer"], "text")}
+PARTS |= {"notebooks": notebooks, "counts": counts}
+
+
+def page() -> str:
+    """Return docs/FINDINGS.md."""
+    text = (Path(__file__).with_name("told") / "findings.md").read_text("utf-8")
+    parts = {
+        "answer": PARTS["answer"](),
+        "promises": promised(),
+        "audits": audits(),
+        "counts": counts(),
+    }
+    for name, part in parts.items():
+        text = text.replace(f"<<{name}>>", part)
+    return filled(text)
+
+
+def written(text: str) -> str:
+    """Return README's text with the parts between marks as they are now."""
+    return MARK.sub(lambda m: f"{m[1]}{PARTS[m[2]]()}\n<!-- end -->", text)
+
+
+def main() -> None:
+    """Write FINDINGS, its figure, and README."""
+    plotting.use_style()
+    figure, _ = forest()
+    put = partial(figure.savefig, format="png", metadata={"Software": None})
+    files.write(paths.ROOT / "docs" / "figures" / "forest.png", put, "the figure")
+    readme = written(README.read_text("utf-8"))
+    for file, text in ((paths.ROOT / "docs" / "FINDINGS.md", page()), (README, readme)):
+        files.write(file, partial(Path.write_text, data=text), "the findings")
+        print(file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""What was found, told: sentences by hand, what they stand on, and their length."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from companion import scorecard
+from fedlib import paths
+from papers import numbers, told
+from papers.claimed import of_stored
+from papers.published import words
+
+OPENINGS, PAGE = words("told/openings.csv", "name"), words("told/page.csv", "name")
+SENTENCES = [
+    *((f"opening {name}", row) for name, row in OPENINGS.items()),
+    *((f"page {name}", row) for name, row in PAGE.items()),
+    *((f"believe {row['paper']}", row) for row in words("told/believe.csv").values()),
+    *((f"audit {i}", row) for i, row in words("told/audits.csv").items()),
+]
+TEXTS = ("says", "found", "sure", "change", "out", "text", "result", "number")
+# Names and settings hold digits that are no numbers of a finding.
+NAMES = re.compile(r"[A-Za-z]-\d+|(Fig|Table|App|Theorem)[.s]* [\d.]+|\b\w+ = [\d.]+")
+COUNTED = re.compile(r"\d[\d,]*(\.\d+)?|\.\d+")
+KNOWN = [
+    {"name": "rounds.4", "verdict": "holds", "effect": 7.1, "low": 3.6, "high": 10.6},
+    {"name": "sized.4", "part": "K = 2", "verdict": "undecided", "effect": -1.0, "low": -3.0,
+     "high": 1.0, "published": 2.0},
+]  # fmt: skip
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Two tests, in place of those that are stored."""
+    rest = {"paper": "000", "part": "", "unit": "points", "seeds": 3, "relation": "smaller"}
+    rest |= {"tested on": "CIFAR-10 (standard)", "measured": "so", "published": float("nan")}
+    rows = pd.DataFrame([{**rest, **row} for row in KNOWN])
+    monkeypatch.setattr(told, "tests", lambda: rows)
+    monkeypatch.setattr(told, "verdicts", lambda: rows[rows["part"].eq("")])
+
+
+FILLED = {
+    "[[000 rounds.4]]": "+7.1 points [3.6, 10.6]",
+    "by [[000 rounds.4 | +]]": "by 7.1 points [3.6, 10.6]",
+    "[[000 rounds.4 | mean]], [[000 rounds.4|seeds]] seeds": "+7.1, 3 seeds",
+    "[[000 sized.4, K = 2]]": "-1.0 points [-3.0, 1.0]",
+    "[[000 sized.4, K = 2 @ CIFAR-10 | published]]": "+2.0",
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), FILLED.items())
+def test_a_number_is_found_by_its_name(known, text, expected):
+    assert told.filled(text) == expected
+
+
+def test_a_name_of_nothing_is_refused(known):
+    for name in ("000 sized.4, K = 3", "000 nothing", "000 sized.4, K = 2 @ MNIST"):
+        with pytest.raises(LookupError):
+            told.filled(f"[[{name}]]")
+
+
+def test_a_sentence_that_is_no_longer_so_is_refused(known):
+    told.supported("000 rounds.4: holds; 000 sized.4, K = 2: smaller")
+    for stands in ("000 rounds.4: contradicted", "000 rounds.4: holds; 000 sized.4, K = 2: inside"):
+        with pytest.raises(told.Unsupported, match="it is"):
+            told.told({"stands": stands, "text": "[[000 rounds.4]]"}, "text")
+
+
+def test_every_name_is_of_a_claim_or_a_number():
+    said = words("claims.csv", "paper", "name")
+    for where, row in SENTENCES:
+        fields = [m[1] for k in TEXTS if k in row for m in told.FIELD.finditer(row[k])]
+        names = [field.partition("|")[0].strip() for field in fields]
+        names += [one.rpartition(": ")[0] for one in row["stands"].split("; ") if one]
+        for name in names:
+            claim = told._NAMED.match(name)
+            assert name in numbers.NUMBERS or (claim and claim.groups()[:2] in said), (where, name)
+    for row in words("told/promises.csv").values():
+        assert (row["paper"], row["name"]) in said, row
+        assert (paths.notebooks() / f"{row['evidence']}.ipynb").exists(), row
+
+
+def test_every_notebook_opens_with_its_own_sentences():
+    notebooks = sorted(paths.notebooks().glob("*.ipynb"))
+    assert [path.name[:2] for path in notebooks] == [*OPENINGS]
+    for path in notebooks:
+        assert f'in_short(\\"{path.name[:2]}\\")' in path.read_text(), path.name
+    readme = (paths.ROOT / "README.md").read_text()
+    assert {*told.MARK.findall(readme)} and {m[1] for m in told.MARK.findall(readme)} <= {
+        *told.PARTS
+    }
+    assert all(row[k] for row in OPENINGS.values() for k in ("says", "found", "sure", "change"))
+
+
+def test_what_would_change_an_answer_is_a_command_or_nothing_would():
+    for name, row in OPENINGS.items():
+        assert re.match(r"`make .+`|Nothing", row["change"]), name
+
+
+@pytest.fixture
+def stored(monkeypatch):
+    """The stored results and figures of the repository."""
+    monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
+    monkeypatch.setenv("FEDLIB_FIGURES", str(paths.ROOT / "figures"))
+    if not len(scorecard.collected()):
+        pytest.skip("no figures are stored")
+
+
+@pytest.mark.slow
+def test_every_sentence_is_so_and_short_enough(stored):
+    for where, row in SENTENCES:
+        text = {k: told.told(row, k) for k in TEXTS if row.get(k)}
+        if where.startswith("opening"):
+            said = " ".join(text[k] for k in ("says", "found", "sure"))
+            count = len(COUNTED.findall(NAMES.sub("", said)))
+            assert len(said.split()) <= 60 and count <= 8, (where, count, said)
+            assert len(text["out"].split()) <= 12, (where, text["out"])
+        elif where.startswith("believe"):
+            assert len(text["text"].split()) <= 80, (where, len(text["text"].split()))
+        assert "[[" not in " ".join(text.values()), where
+
+
+@pytest.mark.slow
+def test_both_pages_have_what_results_say(stored):
+    """`python -m papers.told` writes them."""
+    readme = (paths.ROOT / "README.md").read_text()
+    assert told.written(readme) == readme
+    assert told.page() == (paths.ROOT / "docs" / "FINDINGS.md").read_text()
+    assert len(told.promises()) == len(words("told/promises.csv"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scale", "notebooks"), [("paper", ()), ("standard", ("04", "08", "14"))])
+def test_verdicts_that_are_kept_are_what_stored_runs_say(scale, notebooks, monkeypatch):
+    monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
+    keys, said = ["tested on", "claim"], ["verdict", "seeds", "kind", "setting"]
+    now = of_stored(scale, *notebooks)
+    assert len(now)
+    for number, rows in now.groupby("notebook"):
+        kept = pd.read_csv(paths.ROOT / "figures" / scale / f"{number}_claims.csv", dtype=str)
+        both = rows.merge(kept.fillna(""), "outer", keys, suffixes=("", " kept"))
+        for column in said:
+            assert both[column].astype(str).tolist() == both[f"{column} kept"].tolist(), number
