@@ -46,6 +46,7 @@ from papers import numbers
 from papers.published import claims, words
 
 README = paths.ROOT / "README.md"
+FIGURES = paths.ROOT / "figures"  # those that the project keeps, wherever others are drawn
 MARK = re.compile(r"(<!-- told: (\w+) -->\n).*?(\n?<!-- end -->)", re.DOTALL)
 FIELD = re.compile(r"\[\[([^\]]+)\]\]")
 _NAMED = re.compile(r"(\d{3}|all) ([\w.]+)(?:, ([^@]+?))?(?: @ (.*))?$")
@@ -62,7 +63,7 @@ class Unsupported(ValueError):
 @cache
 def tests() -> pd.DataFrame:
     """Return every stored test on real data, the most faithful settings first."""
-    rows = scorecard.collected()
+    rows = scorecard.collected(FIGURES)
     rows = rows[~demonstrations(rows)]
     order = rows["setting"].map(FAITHFUL.index) + 100 * rows["verdict"].eq(UNTESTED)
     rows = rows.assign(order=order, relation=relations(rows), few=-rows["seeds"])
@@ -72,7 +73,7 @@ def tests() -> pd.DataFrame:
 @cache
 def verdicts() -> pd.DataFrame:
     """Return the papers' claims, each with one verdict: `companion.claims.answers`."""
-    return answers(scorecard.collected(), claims())
+    return answers(scorecard.collected(FIGURES), claims())
 
 
 @cache

@@ -65,14 +65,15 @@ def main(registry: Registry) -> None:
     print(file.relative_to(paths.ROOT) if file.is_relative_to(paths.ROOT) else file)
 
 
-def collected() -> pd.DataFrame:
+def collected(folder: Path | None = None) -> pd.DataFrame:
     """Return every test that some notebook has made: notebook, and the columns of `claims.table`.
 
     Those of the quick scale are left out, as no checkout keeps its figures: every one is to count
     the same. One on the same data at the same scale by runs of several scales' notebooks is taken
     from the largest. Identities are checks, and left out. No rows where no notebook has been run.
+    ``folder`` is where figures are, by default where they are drawn.
     """
-    folders = [paths.figures() / scale for scale in WITH_NUMBERS]
+    folders = [(folder or paths.figures()) / scale for scale in WITH_NUMBERS]
     found = [file for folder in folders for file in sorted(folder.glob("*_claims.csv"))]
     parts = [_tests(file) for file in found]
     rows = pd.concat([claims_frame({}).assign(notebook=""), *parts], ignore_index=True)
