@@ -59,7 +59,7 @@ def _scored(judge: Callable[..., list[Claim]], *more: object) -> Judge:
 
 
 def _long(judge: Judge) -> Judge:
-    """Return a judge of few methods: claims of methods that it lacks are no claims of it."""
+    """Return a judge of few methods, or of few seeds so far: only what it tests is a claim of it."""
     return lambda panel: [one for one in judge(panel) if one.verdict != claims.UNTESTED]
 
 
@@ -160,7 +160,7 @@ TESTS = (
     ClaimTest("07", mixtures.NEW_CLIENTS, _joining),
     ClaimTest("08", mixtures.PRIVACY, _framed(fedmix.privacy_claims)),
     ClaimTest("09", experts.SPECIALISTS, _scored(two.generalisation_claims)),
-    ClaimTest("09", experts.PRINTED, _printed, ", as printed"),
+    ClaimTest("09", experts.PRINTED, _long(_printed), ", as printed"),
     ClaimTest("09", experts.DIRICHLET, _scored(two.alpha_claims), ", alpha"),
     ClaimTest("09", experts.ARCHITECTURES, _scored(two.architecture_claims), ", architectures"),
     ClaimTest("10", experts.OPT_OUT, _scored(two.opt_out_claims)),
