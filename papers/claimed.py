@@ -59,7 +59,7 @@ def _scored(judge: Callable[..., list[Claim]], *more: object) -> Judge:
 
 
 def _long(judge: Judge) -> Judge:
-    """Return a judge of few methods, or of few seeds so far: only what it tests is a claim of it."""
+    """Return a judge of few methods, or few seeds so far: only what it tests is a claim of it."""
     return lambda panel: [one for one in judge(panel) if one.verdict != claims.UNTESTED]
 
 
