@@ -40,15 +40,24 @@ import pandas as pd
 
 from companion import inference
 from companion.frames import put_table, read_table
-from companion.inference import DISCOVERY, LEAST_SEEDS, MOST_SEEDS, Limits
+from companion.inference import (
+    CONTRADICTED,
+    DISCOVERY,
+    EQUAL,
+    HOLDS,
+    LEAST_SEEDS,
+    MOST_SEEDS,
+    OPEN,
+    TRAINING,
+    UNTESTED,
+    Limits,
+)
 from companion.plotting.style import title
 from companion.sections import DEMONSTRATION, FAITHFUL
 from fedlib import paths
 from fedlib.metrics.intervals import interval
 
 BASELINE = "majority-class baseline"  # the place of claims about it
-HOLDS, CONTRADICTED, EQUAL = "holds", "contradicted", "no difference of a point"
-OPEN, TRAINING, UNTESTED = "undecided", "still training", "not tested"
 MISSING = "not trained yet"  # what was measured for a claim whose runs are not there
 NO_ORDER = "no two methods of a family differ"  # what was measured where nothing can be ordered
 TESTED = (HOLDS, CONTRADICTED, EQUAL, OPEN)
@@ -75,7 +84,6 @@ MOST_MOVED = 0.05
 """The share of trained verdicts that may leave their boundary, or reach it, by chance."""
 VERDICTS = "verdicts.csv"  # next to the notebooks; `make notebooks` writes it
 COLUMNS = ("notebook", "tested on", "claim", "verdict", "clear", "p")
-_SAYS_A_SIDE = ((0.0, inf), (-inf, 0.0))  # the bounds of claims that one accuracy is the larger
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,8 @@ class Claim:
         """
         claim = replace(self, dataset=dataset, setting=setting)
         if self.data and dataset not in self.data.split("; "):
-            claim = replace(claim, kind=OURS, quote="", exploratory=True, published=nan)
+            theirs: dict[str, Any] = {"quote": "", "published": nan, "published_se": nan}
+            claim = replace(claim, kind=OURS, exploratory=True, **theirs)
         return replace(claim, exploratory=True) if exploratory else claim
 
     def unless_rising(self, rising: Mapping[str, float]) -> "Claim":
@@ -158,13 +167,13 @@ class Claim:
         still = {m: rise for m, rise in rises.items() if rise >= POINT}
         if self.verdict not in TESTED:
             return self
-        if any(abs(rise - POINT) < POINT / 2 for rise in rises.values()):
-            self = replace(self, clear=False)  # another processor may decide otherwise
+        near = any(abs(rise - POINT) < POINT / 2 for rise in rises.values())
+        clear = self.clear and not near  # if it is near, another processor may decide otherwise
         if not still:
-            return self
+            return replace(self, clear=clear)
         told = ", ".join(f"{method} by {100 * rise:.1f}" for method, rise in still.items())
         told = f"{self.measured}; accuracy still rises, in points per quarter: {told}"
-        return replace(self, verdict=TRAINING, measured=told, needed=0)
+        return replace(self, verdict=TRAINING, measured=told, clear=clear, needed=0)
 
     @property
     def relation(self) -> str:
@@ -328,10 +337,7 @@ def answers(tests: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
     """
     keys = ["paper", "name", "part"]
     theirs = tests["kind"].eq(PAPER) & ~tests["exploratory"].astype(bool) & ~demonstrations(tests)
-    mine = tests[theirs].copy()
-    # What was not tested in a setting is told of it only if it was tested in none.
-    rank = mine["setting"].map(FAITHFUL.index).astype(int)  # of no tests, they are still words
-    mine["rank"] = rank + 100 * mine["verdict"].eq(UNTESTED)
+    mine = tests[theirs].assign(rank=ranks(tests[theirs]))
     chosen = mine[mine["rank"].eq(mine.groupby(keys)["rank"].transform("min"))]
     chosen = chosen.sort_values("seeds", ascending=False, kind="stable")
     chosen = chosen.drop_duplicates([*keys, "dataset"])
@@ -344,6 +350,15 @@ def answers(tests: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
     found = said.merge(deciding, "left", keys[:2]).merge(counts, "left", keys[:2])
     found = found.fillna({"parts": 0, "verdict": UNTESTED, "part": "", "setting": "", "unit": ""})
     return found.assign(relation=relations(found))
+
+
+def ranks(tests: pd.DataFrame) -> pd.Series:
+    """Return how faithful the setting of each test is: 0 for the most faithful.
+
+    Settings in which a claim was not tested come after all others.
+    """
+    rank = tests["setting"].map(FAITHFUL.index).astype(int)  # without rows, it is of type object
+    return rank + len(FAITHFUL) * tests["verdict"].eq(UNTESTED)
 
 
 def sentences(tests: pd.DataFrame) -> pd.DataFrame:
@@ -382,6 +397,9 @@ def effect(row: Mapping[Any, Any]) -> str:
     return f"{mean:{sign}.{digits}f}{unit}{interval}"
 
 
+HEADS = ("verdict", "claim", "measured", "published", "in it?", "seeds", "setting")
+
+
 def headlines(answers: pd.DataFrame) -> pd.DataFrame:
     """Return `answers` as a reader wants them: the verdict first, published beside measured.
 
@@ -390,9 +408,6 @@ def headlines(answers: pd.DataFrame) -> pd.DataFrame:
     """
     found = [_headline(row) for row in answers.to_dict("records")]
     return pd.DataFrame(found, columns=HEADS)
-
-
-HEADS = ("verdict", "claim", "measured", "published", "in it?", "seeds", "setting")
 
 
 def _headline(row: Mapping[Any, Any]) -> tuple[str, ...]:
@@ -497,7 +512,7 @@ def _judge(
     p = min(times * max(inference.p_value(values, b, ends) for b in asked), 1.0)
     clear = min(abs(end - b) for end in (low, high) for b in bounds) > (high - low) / 2
     claim = _cautious(replace(claim, verdict=verdict, clear=clear, p=p))
-    if claim.verdict == OPEN and unit and (least, most) in _SAYS_A_SIDE:
+    if claim.verdict == OPEN and unit and (least, most) in (RULES[">"], RULES["<"]):
         apart = [inference.p_value(values, b, ends) for b in (-POINT, POINT)]
         if -POINT < mean < POINT and times * max(apart) <= DISCOVERY:
             claim = replace(claim, verdict=EQUAL)

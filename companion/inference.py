@@ -22,6 +22,10 @@ Z = float(stats.norm.ppf((1 + LEVEL) / 2))  # standard errors that hold 95% of a
 MOST_SEEDS = 1000
 """How many seeds are asked about; what needs more is told as one more than these."""
 
+# Verdicts on a claim, which `companion.claims` explains.
+HOLDS, CONTRADICTED, EQUAL = "holds", "contradicted", "no difference of a point"
+OPEN, TRAINING, UNTESTED = "undecided", "still training", "not tested"
+
 
 def p_value(values: Numbers, bound: float, limits: Limits) -> float:
     """Return the two-sided p of the mean being ``bound``; NaN for fewer than three runs.

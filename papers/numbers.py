@@ -1,4 +1,4 @@
-"""Numbers that sentences name and that are no claims, from stored runs and published tables."""
+"""Numbers in sentences that are not effects of claims, from stored runs and published tables."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -28,7 +28,7 @@ Numbers = Mapping[str, object]
 
 
 class Unsupported(ValueError):
-    """What is stored does not say what a number is named for."""
+    """What is stored no longer supports a sentence, or what a number in it is named for."""
 
 
 @cache
@@ -52,7 +52,7 @@ def minus(a: Mapping[int, float], b: Mapping[int, float], unit: str = "points") 
 
 
 def _label_sets() -> Numbers:
-    """How many clients' label sets phi names exactly, and for how many "all ten" is right."""
+    """Return the number of clients whose label sets phi reveals, and the share with all labels."""
     frame = panel("privacy", "cifar10").frame
     if fedmix.wrong_sets(frame).any():
         raise Unsupported("a label set was read wrongly off phi")
@@ -63,7 +63,7 @@ def _label_sets() -> Numbers:
 
 
 def _floor() -> Numbers:
-    """Which published methods the majority-class baseline exceeds, on PM-MoE's partitions."""
+    """Return how many published methods of 004 are below the majority-class baseline."""
     rows = private.beside_floor()
     said: dict[str, object] = {}
     for dataset in ("cifar10", "ag_news"):
@@ -88,7 +88,7 @@ def _released(dataset: str, departure: str) -> tuple[Any, Any]:
 
 
 def _distances(dataset: str, departure: str, methods: tuple[str, ...]) -> dict[str, str]:
-    """Return how far mean accuracies are from print, as described and as released, in points."""
+    """Return the mean distance of accuracies from published ones, as described and released."""
     known, found = two.printed("001", dataset), {}
     for name, rows in zip(("described", "released"), _released(dataset, departure), strict=True):
         gaps = two.gaps(rows, known, [*methods])
@@ -98,7 +98,7 @@ def _distances(dataset: str, departure: str, methods: tuple[str, ...]) -> dict[s
 
 
 def _last_client() -> Numbers:
-    """What FedAvg loses by returning the last client's model, and how near print both are."""
+    """Return what FedAvg loses by returning the last client's model, and both distances."""
     plain, last = _released("cifar10", LAST_CLIENT)
     ours, theirs = (
         frames.by_seed(rows[rows["method"].eq(FEDAVG) & rows["metric"].eq(two.GLOBAL)])
@@ -108,13 +108,13 @@ def _last_client() -> Numbers:
 
 
 def _own_network() -> Numbers:
-    """How near print Fashion-MNIST is with the text's network, and with the released one."""
+    """Return distances on Fashion-MNIST with the network of the text and of the released code."""
     (departure,) = OWN_NETWORK
     return {**_distances("fashion_mnist", departure, (FEDAVG, LOCAL, TUNED, MIXTURE))}
 
 
 def _too_small() -> Numbers:
-    """Which accuracies of 001's Table 1e were divided by 7,600 and not by 1,000."""
+    """Return how many accuracies of 001's Table 1e were divided by 7,600 instead of 1,000."""
     rows = published("001", "Table 1e")
     rows = rows.assign(p=rows["setting"].str.extract(r"p=([\d.]+)")[0])
     rows = rows[rows["metric"].str.startswith("global")]
@@ -127,7 +127,7 @@ def _too_small() -> Numbers:
 
 
 def _energies() -> Numbers:
-    """The rank correlation of confidences at temperature 1 with the cosine, on random outputs."""
+    """Return the rank correlation of energies at temperature 1 with cosines, on random outputs."""
     dimensions = 512
     v = private.at_random(dimensions)
     energies, cosines = np.logaddexp.reduce(v, axis=-1), v.sum(-1)
@@ -136,7 +136,7 @@ def _energies() -> Numbers:
 
 
 def _losing() -> Numbers:
-    """How many runs lose accuracy by PM-MoE with denoising, and how many published cells do."""
+    """Return how many runs, and published cells, lose accuracy by PM-MoE with denoising."""
     runs, lost = 0, 0
     for dataset in ("mnist", "fashion_mnist", "cifar10"):
         gained = private.gains(private.scores(panel("private_parts", dataset).frame), DENOISED)
@@ -148,7 +148,7 @@ def _losing() -> Numbers:
 
 
 def _reporting() -> Numbers:
-    """What PM-MoE gains on CIFAR-10 (S = 0), and what it seems to as the largest evaluation."""
+    """Return the gain of PM-MoE on CIFAR-10 (S = 0), and that of the largest evaluation."""
     told = private.reporting(panel("private_parts", "cifar10").frame)
     told = told[told["S"].eq(0) & told["method"].isin(NINE)]
     means = 100 * told[["all", "maximum"]].mean()
@@ -156,7 +156,7 @@ def _reporting() -> Numbers:
 
 
 def _agreement() -> Numbers:
-    """How many published numbers agree, differ or cannot be told, at the papers' own scale."""
+    """Return how many published numbers agree, differ or are imprecise, at the own scale."""
     once = published_numbers().query("not repeats")
     said: dict[str, object] = {"comparable": int(once["why_not"].eq("").sum())}
     once = once[once["why_not"].eq("") & once["seeds"].ge(LEAST_SEEDS)]

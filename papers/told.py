@@ -1,18 +1,19 @@
-"""What was found, told: sentences by hand whose numbers are computed, and the table of promises.
+"""Findings: sentences written by hand whose numbers are computed, and the table of promises.
 
 `python -m papers.told` writes docs/FINDINGS.md, its figure, and the parts of README between marks.
 
 A sentence is written by hand (``papers/told/*.csv``). A number in it stands in brackets, by name:
 
-    [[000 rounds.4]]                      the effect of a claim, with its interval
-    [[000 rounds.4 | + ]]                 ... without its sign; others are mean, published, seeds
-    [[000 sized.4, K = 2]]                ... of a part of the claim
-    [[000 rounds.4 @ CIFAR-10 (standard)]] ... as tested there
-    [[label sets | clients]]              a number of `papers.numbers`
+    [[000 rounds.4]]                       the effect of a claim, with its interval
+    [[000 rounds.4 | +]]                   the same without a plus sign
+    [[000 rounds.4 | mean]]                its mean; further forms are published and seeds
+    [[000 sized.4, K = 2]]                 the effect of a part of the claim
+    [[000 rounds.4 @ CIFAR-10 (standard)]] the effect in one place
+    [[label sets | clients]]               a number of `papers.numbers`
 
-What the sentence says of its numbers, as "beats", stands on assertions in the column ``stands``:
-"000 rounds.4: holds; 000 special.ensemble: undecided". A verdict that is another one now is an
-error (`Unsupported`): the sentence has to be written anew.
+The column ``stands`` has the verdicts that a sentence rests on, such as "000 rounds.4: holds; 000
+special.ensemble: undecided". If one of them has changed, `Unsupported` is raised, and the sentence
+must be rewritten.
 """
 
 import re
@@ -36,13 +37,14 @@ from companion.claims import (
     answers,
     demonstrations,
     effect,
+    ranks,
     relations,
 )
 from companion.plotting import title
-from companion.sections import FAITHFUL
 from fedlib import paths
 from fedrun import files
 from papers import numbers
+from papers.numbers import Unsupported
 from papers.published import claims, words
 
 README = paths.ROOT / "README.md"
@@ -53,10 +55,6 @@ _NAMED = re.compile(r"(\d{3}|all) ([\w.]+)(?:, ([^@]+?))?(?: @ (.*))?$")
 Row = Mapping[Any, Any]
 
 
-class Unsupported(ValueError):
-    """A sentence that what is stored no longer bears out."""
-
-
 # Tests by name.
 
 
@@ -65,8 +63,7 @@ def tests() -> pd.DataFrame:
     """Return every stored test on real data, the most faithful settings first."""
     rows = scorecard.collected(FIGURES)
     rows = rows[~demonstrations(rows)]
-    order = rows["setting"].map(FAITHFUL.index) + 100 * rows["verdict"].eq(UNTESTED)
-    rows = rows.assign(order=order, relation=relations(rows), few=-rows["seeds"])
+    rows = rows.assign(order=ranks(rows), relation=relations(rows), few=-rows["seeds"])
     return rows.sort_values(["order", "few"], kind="stable").reset_index(drop=True)
 
 
@@ -108,10 +105,10 @@ def number(name: str, form: str = "") -> str:
         return f"{int(row['seeds'])}"
     if form == "published":
         return f"{row['published']:+.1f}"
-    told = effect(row)
     if form == "mean":
-        return told.partition(" ")[0].partition(" [")[0]
-    return told.lstrip("+-").replace("[-", "[-") if form == "+" else told
+        return effect(row).partition(" ")[0]
+    told = _measured(row)
+    return told.removeprefix("+") if form == "+" else told
 
 
 def filled(text: str) -> str:

@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from companion.frames import bands
-from companion.inference import Z
+from companion.inference import CONTRADICTED, EQUAL, HOLDS, OPEN, TRAINING, Z
 from companion.plotting import style
 from companion.plotting.style import Drawn, Style, fields
+from companion.sections import FAITHFUL
 
 PUBLISHED: Style = {"color": "black", "fillstyle": "none"}  # and a circle, in every figure
 UNJUDGED = "#777777"
@@ -331,10 +332,9 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     return fields(named, draw, size, columns=1, room=0.4, **axes)
 
 
-SETTINGS = {"own protocol": "o", "own scale": "^", "own rounds and rates": "s", "reduced": "D"}
+SETTINGS = dict(zip(FAITHFUL, "o^sDv", strict=True))
 # As `JUDGED`; other verdicts are grey, and hollow where training has not ended.
-DECIDED = {"holds": "#0072b2", "contradicted": "#d55e00", "no difference of a point": "#009e73"}
-RISING = "still training"
+DECIDED = {HOLDS: "#0072b2", CONTRADICTED: "#d55e00", EQUAL: "#009e73"}
 
 
 def forest(rows: pd.DataFrame, *, xlabel: str = "percentage points (95% intervals)") -> Drawn:
@@ -356,7 +356,7 @@ def forest(rows: pd.DataFrame, *, xlabel: str = "percentage points (95% interval
     figure, ax = plt.subplots(figsize=(8.2, 0.205 * (len(table) + heads.sum()) + 0.9))
     for y, of in zip(place, table.to_dict("records"), strict=True):
         colour = DECIDED.get(of["verdict"], UNJUDGED)
-        fill = "white" if of["verdict"] == RISING else colour
+        fill = "white" if of["verdict"] == TRAINING else colour
         ends = of["published"] + Z * of["published_se"] * np.array([-1, 1])
         ax.plot(ends, [y, y], color="black", linewidth=0.6)
         ax.plot([of["low"], of["high"]], [y, y], color=colour, linewidth=1.4)
@@ -376,9 +376,9 @@ def forest(rows: pd.DataFrame, *, xlabel: str = "percentage points (95% interval
     ax.grid(axis="x", alpha=0.25)
     shapes = {name: form for name, form in SETTINGS.items() if name in {*table["setting"]}}
     marks = [ax.plot([], [], form, color=UNJUDGED, label=name)[0] for name, form in shapes.items()]
-    colours = {**DECIDED, "undecided": UNJUDGED}
+    colours = {**DECIDED, OPEN: UNJUDGED}
     marks += [ax.plot([], [], "-", color=c, label=name)[0] for name, c in colours.items()]
-    marks += [ax.plot([], [], "D", color=UNJUDGED, ms=5, mfc="white", label=RISING)[0]]
+    marks += [ax.plot([], [], "D", color=UNJUDGED, ms=5, mfc="white", label=TRAINING)[0]]
     marks += [ax.plot([], [], "o", label="published", **PUBLISHED)[0]]
     how: Style = {"loc": "outside upper center", "fontsize": "small", "frameon": False}
     figure.legend(handles=marks, ncols=3, **how)

@@ -129,7 +129,8 @@ def test_a_range_is_shown_when_both_of_its_ends_are_stored(monkeypatch, ps, show
 def test_what_a_paper_says_of_one_data_set_is_ours_on_another():
     """And decides nothing of it, as does a setting that was chosen by looking at what it shows."""
     section = SPECIALISTS.settings("quick")["digits"]
-    one = Claim("it falls", "Fig. 3", "3", HOLDS, 3, quote="q", data="cifar10", published=2)
+    about = {"quote": "q", "data": "cifar10", "published": 2, "published_se": 1}
+    one = Claim("it falls", "Fig. 3", "3", HOLDS, 3, **about)
     theirs, ours = (PAPER, "q", "2"), (OURS, "", "nan")
     for dataset, scale, chosen, whose, where in (
         ("digits", "quick", False, (*theirs, False), ""),
@@ -143,6 +144,7 @@ def test_what_a_paper_says_of_one_data_set_is_ours_on_another():
         )
         found = told.kind, told.quote, str(told.published), told.exploratory
         assert found == whose and told.setting == where
+        assert str(told.published) == str(told.published_se * 2)
         assert told.dataset == ("" if scale == "quick" else dataset)
 
 

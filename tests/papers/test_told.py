@@ -25,7 +25,8 @@ COUNTED = re.compile(r"\d[\d,]*(\.\d+)?|\.\d+")
 KNOWN = [
     {"name": "rounds.4", "verdict": "holds", "effect": 7.1, "low": 3.6, "high": 10.6},
     {"name": "sized.4", "part": "K = 2", "verdict": "undecided", "effect": -1.0, "low": -3.0,
-     "high": 1.0, "published": 2.0},
+     "high": 1.0, "published": 2.0, "p": 0.2},
+    {"name": "near", "verdict": "undecided", "effect": -2.1, "low": -3.7, "high": -0.5, "p": 0.03},
 ]  # fmt: skip
 
 
@@ -45,6 +46,8 @@ FILLED = {
     "[[000 rounds.4 | mean]], [[000 rounds.4|seeds]] seeds": "+7.1, 3 seeds",
     "[[000 sized.4, K = 2]]": "-1.0 points [-3.0, 1.0]",
     "[[000 sized.4, K = 2 @ CIFAR-10 | published]]": "+2.0",
+    "[[000 near | mean]], [[000 near]]": "-2.1, -2.1 points [-3.7, -0.5], p = 0.03",
+    "[[000 near | +]]": "-2.1 points [-3.7, -0.5], p = 0.03",
 }
 
 
