@@ -73,7 +73,6 @@ def verdicts() -> pd.DataFrame:
     return answers(scorecard.collected(FIGURES), claims())
 
 
-@cache
 def test(name: str) -> Row:
     """Return what is known by a name, as "000 sized.4, K = 2 @ CIFAR-10 (standard)".
 

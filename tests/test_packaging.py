@@ -169,7 +169,7 @@ def test_make_trains_every_block_of_the_campaign(tmp_path):
 def test_the_commands_work_in_a_folder_of_any_name(tmp_path):
     home = tmp_path / "Übung 1 (neu) $x 'a'"
     checkout = home / "fed lib"
-    for name in (*OURS, "docs", "benchmarks"):
+    for name in (*OURS, "docs", "benchmarks", "figures/standard", "figures/paper"):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in (*ROOT.glob("*.*"), ROOT / "Makefile", *(ROOT / "notebooks").glob("00_*")):
         if path.is_file():
