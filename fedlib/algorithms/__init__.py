@@ -17,17 +17,7 @@ from fedlib.algorithms.private import Private, SecureSum
 from fedlib.algorithms.released import LastClient
 from fedlib.algorithms.server_training import FedGen, FedGH
 from fedlib.algorithms.splitting import (
-    DBE,
-    GPFL,
-    FedBABU,
-    FedBN,
-    FedCP,
-    FedPer,
-    FedRep,
-    FedRoD,
-    LGFedAvg,
-    LocalGlobal,
-    Personal,
-)
+    DBE, GPFL, FedBABU, FedBN, FedCP, FedPer, FedRep, FedRoD, LGFedAvg, LocalGlobal, Personal,
+)  # fmt: skip
 
 __all__ = sorted(name for name, kind in vars().items() if isinstance(kind, type))

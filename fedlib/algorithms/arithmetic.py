@@ -1,7 +1,11 @@
-"""Functions that algorithms share: means over batches, losses, and sums over clients."""
+"""Functions that algorithms share: means, losses, sums over clients, parameters by client."""
 
 import torch
 from torch import Tensor
+
+from fedlib.engine import State
+from fedlib.federation import Federation
+from fedlib.models import Params
 
 
 def mean(values: Tensor, weight: Tensor) -> Tensor:
@@ -56,3 +60,40 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
 def entropy(p: Tensor) -> Tensor:
     """Return the Shannon entropy (nats) over the last axis, with 0 log 0 = 0."""
     return -torch.special.xlogy(p, p).sum(-1)
+
+
+def data_share(fed: Federation, clients: Tensor) -> Tensor:
+    """Return p(s) over the cohort, float64 ``[clients]``; 0 if no client has an example."""
+    n = fed.sizes[clients]
+    return n / n.sum().clamp(min=1)
+
+
+def own_params(first: State, fed: Federation) -> Params:
+    """Return the local parameters of a first stage.
+
+    Raises:
+        ValueError: if the first stage had another number of clients.
+    """
+    for name, param in first.client_params.items():
+        if len(param) != fed.num_clients:
+            here = f"{fed.num_clients} clients here"
+            there = f"{len(param)} clients in the first stage"
+            raise ValueError(f"{name} has values for {there}, and there are {here}")
+    return first.client_params
+
+
+def drop_prefix(params: Params, prefix: str) -> Params:
+    """Return the parameters whose names do not begin with ``prefix``."""
+    return {n: t for n, t in params.items() if not n.startswith(prefix)}
+
+
+def to_device(params: Params, fed: Federation) -> Params:
+    """Return the parameters on the federation's device."""
+    return {n: t.to(fed.device) for n, t in params.items()}
+
+
+def broadcast_to_clients(params: Params, fed: Federation) -> Params:
+    """Return a copy of the parameters for every client, ``[clients, ...]`` each."""
+    return {
+        n: t.expand(fed.num_clients, *t.shape).clone() for n, t in to_device(params, fed).items()
+    }

@@ -6,12 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from fedlib.algorithms.arithmetic import mean, mean_cross_entropy
-from fedlib.algorithms.fedavg import FedAvg, drop_prefix, features_of
-from fedlib.engine import Phase, State, Update, uses_precomputed
-from fedlib.federation import Federation, Precomputed
-from fedlib.models import Batch, FunctionalModel, Params, add_prefix, is_statistic, select_prefix
-from fedlib.values import NonNegativeFloat, PositiveFloat, value
+from fedlib.algorithms.fedavg import FedAvg, features_of
+from fedlib.algorithms.interface import *
 
 RECEIVED = "received."  # the downloaded global model, in ``round_constants``
 CONTROL, DRIFT = "control.", "drift."  # the server's control variate c, and a client's c_j
@@ -46,7 +42,7 @@ class FedProx(FedAvg):
         return add_prefix(state.server_params, RECEIVED)
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of one mini-batch plus the proximal term."""
         return FedAvg.loss(self, net, params, ctx, batch) + self.mu / 2 * squared_distance(
             params, ctx
@@ -106,16 +102,14 @@ class SCAFFOLD(FedAvg):
         return {"steps": steps.to(torch.float32)}
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy plus a linear term whose gradient is c - c_j."""
         loss = FedAvg.loss(self, net, params, ctx, batch)
         for name, c in select_prefix(params, CONTROL).items():
             loss = loss + (params[name] * (c - params[DRIFT + name])).sum()
         return loss
 
-    def client_update(
-        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
-    ) -> Update:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return the new c_j to be kept; before - after of the model and the change of c_j."""
         steps = ctx["steps"]
         scale = 1 / (steps.clamp(min=1) * self.client.lr)
@@ -177,9 +171,7 @@ class MOON(FedAvg):
         """Return the base of the global model."""
         return add_prefix(select_prefix(state.server_params, "base."), f"{RECEIVED}base.")
 
-    def precompute(
-        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
-    ) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return (u_p - u_g) / tau, with the normalised features u of the two frozen models."""
         models = select_prefix(ctx, RECEIVED), select_prefix(frozen, PREVIOUS)
         h = (net.features(params, batch.x) for params in models)
@@ -187,7 +179,7 @@ class MOON(FedAvg):
         return Precomputed({"apart": (mine - theirs) / self.tau}, {})
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy plus the contrastive loss of one mini-batch."""
         weight = batch.weight
         z = features_of(net, params, batch)
@@ -197,9 +189,7 @@ class MOON(FedAvg):
         nearer = (normalize(z, dim=-1, eps=LEAST) * found["apart"]).sum(-1)
         return loss + self.mu * mean(softplus(nearer), weight)
 
-    def client_update(
-        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
-    ) -> Update:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return the trained base, kept as the previous model, and before - after."""
         _, message = FedAvg.client_update(self, net, before, after, ctx)
         return {

@@ -21,14 +21,10 @@ from typing import Any, ClassVar, final
 
 from torch import Tensor
 
-from fedlib.algorithms.arithmetic import at_label, mean, weighted_sum
-from fedlib.engine import Algorithm, Phase, Prediction, State, Update, uses_precomputed
+from fedlib.algorithms.interface import *
 from fedlib.engine.protocol import tensors
-from fedlib.federation import NOTHING, Federation, Precomputed
-from fedlib.models import Batch, FunctionalModel, Params, is_statistic
-from fedlib.optim import Optimizer, server_step, sgd
-from fedlib.randomness import torch_seed
-from fedlib.values import PositiveInt, refuse_old_hooks, value
+from fedlib.optim import server_step
+from fedlib.values import refuse_old_hooks
 
 # Methods and class attributes that earlier versions called or read, by what to override instead.
 _INPUTS = 'shared_forward, which may return {"x": x}'
@@ -174,7 +170,7 @@ class FedAvg(Algorithm):
         return (self.phase(),)
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the loss of one client's mini-batch, a scalar.
 
         Default: the mean cross-entropy.
@@ -182,9 +178,7 @@ class FedAvg(Algorithm):
         logits = net.logits(params, features_of(net, params, batch))
         return -mean(at_label(net.log_probs(logits), batch.y), batch.weight)
 
-    def precompute(
-        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
-    ) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return what a loss can look up instead of computing it in every step.
 
         Default: the features ``h`` in place of the examples, if the base is frozen.
@@ -194,9 +188,7 @@ class FedAvg(Algorithm):
             return NOTHING
         return Precomputed({}, {"h": net.features(frozen, batch.x)})
 
-    def client_update(
-        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
-    ) -> Update:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return the parameters that one client keeps and the message that it sends.
 
         Default: nothing, and before - after of every shared parameter that some phase trains.
@@ -248,7 +240,7 @@ class FedAvg(Algorithm):
         )
         return replace(state, server_params={**shared, **means}, server_optimizer=memory)
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what is computed once per example for all clients, ``[B, ...]`` each.
 
         Default: log-probabilities of the global model, or the examples as ``x`` if some of the
@@ -256,27 +248,21 @@ class FedAvg(Algorithm):
         """
         return {"logp": net.logp(shared, x)} if net.has_all(shared) else {"x": x}
 
-    def predict(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return a client's prediction, given the result ``code`` of ``shared_forward``.
 
         Default: that of the global model, or of the client's own if ``code`` has the examples.
         """
         return Prediction.single(code["logp"] if "logp" in code else net.logp(params, code["x"]))
 
-    def new_client_output(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Params:
+    def new_client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return one client's part in predictions for a new client, which are averaged.
 
         Default: its prediction p(y|x, s), ``[B, classes]``.
         """
         return {"p": self.predict(net, params, ctx, code).logp.exp()}
 
-    def combine_clients(
-        self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
-    ) -> Tensor:
+    def combine_clients(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
         """Return log p(y|x) ``[B, classes]`` for a new client, from the averages ``outputs``.
 
         Default: the logarithm of the mean probabilities, or log-softmax of the mean logits.
@@ -284,13 +270,7 @@ class FedAvg(Algorithm):
         return outputs["logits"].log_softmax(-1) if "logits" in outputs else outputs["p"].log()
 
 
-def data_share(fed: Federation, clients: Tensor) -> Tensor:
-    """Return p(s) over the cohort, float64 ``[clients]``; 0 if no client has an example."""
-    n = fed.sizes[clients]
-    return n / n.sum().clamp(min=1)
-
-
-def features_of(net: FunctionalModel, params: Params, batch: Batch) -> Tensor:
+def features_of(net: Net, params: Params, batch: Batch) -> Tensor:
     """Return the features of a mini-batch, ``[B, D]``, precomputed ones where there are any."""
     known = batch.precomputed
     return known["h"] if "h" in known else net.features(params, batch.x, batch)
@@ -336,34 +316,3 @@ def carry_over(first: State, name: str, fresh: Tensor, clients: int | None = Non
     if found.shape != needed:
         raise ValueError(f"{name} is {[*found.shape]} in the first stage, and {[*needed]} here")
     return found if own or clients is None else found.expand(clients, *fresh.shape)
-
-
-def own_params(first: State, fed: Federation) -> Params:
-    """Return the local parameters of a first stage.
-
-    Raises:
-        ValueError: if the first stage had another number of clients.
-    """
-    for name, param in first.client_params.items():
-        if len(param) != fed.num_clients:
-            here = f"{fed.num_clients} clients here"
-            there = f"{len(param)} clients in the first stage"
-            raise ValueError(f"{name} has values for {there}, and there are {here}")
-    return first.client_params
-
-
-def drop_prefix(params: Params, prefix: str) -> Params:
-    """Return the parameters whose names do not begin with ``prefix``."""
-    return {n: t for n, t in params.items() if not n.startswith(prefix)}
-
-
-def to_device(params: Params, fed: Federation) -> Params:
-    """Return the parameters on the federation's device."""
-    return {n: t.to(fed.device) for n, t in params.items()}
-
-
-def broadcast_to_clients(params: Params, fed: Federation) -> Params:
-    """Return a copy of the parameters for every client, ``[clients, ...]`` each."""
-    return {
-        n: t.expand(fed.num_clients, *t.shape).clone() for n, t in to_device(params, fed).items()
-    }

@@ -5,24 +5,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.arithmetic import at_label, mean
 from fedlib.algorithms.drift import RECEIVED, FedProx
-from fedlib.algorithms.fedavg import FedAvg, to_device
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.fedmix import EXPERTS, dropping, in_training
-from fedlib.engine import BLOCK, Cohort, Phase, Prediction, State, Update, uses_precomputed
-from fedlib.engine.program import one_client, vmap_clients
-from fedlib.federation import Federation, Precomputed
-from fedlib.models import (
-    Batch,
-    FunctionalModel,
-    Params,
-    add_prefix,
-    map_experts,
-    select_prefix,
-    stack,
-)
-from fedlib.randomness import torch_seed
-from fedlib.values import PositiveInt, value
+from fedlib.algorithms.interface import *
 
 PI = "pi"
 
@@ -68,25 +54,21 @@ class FedEM(FedAvg):
         """Return one phase over the components, each with its own dropout noise."""
         return (self.phase(train=(EXPERTS,), random_inputs=dropping(self.experts)),)
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return log p(y|x) of every component, ``[B, K, classes]``."""
         return map_experts(partial(_expert_output, net), select_prefix(shared, EXPERTS), x)
 
-    def responsibilities(
-        self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch
-    ) -> Tensor:
+    def responsibilities(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return q_i(k) under the downloaded components, ``[B, K]``."""
         log_p = self.shared_forward(net, select_prefix(ctx, RECEIVED), batch.x)["logp"]
         return posterior(params[PI], at_label(log_p, batch.y)).detach()
 
-    def precompute(
-        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
-    ) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return q of every example, which is constant during a round."""
         return Precomputed({"q": self.responsibilities(net, frozen, ctx, batch)}, {})
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the mean over one mini-batch of the components' cross-entropies, weighted by q."""
         q = batch.precomputed.get("q")
         if q is None:
@@ -106,23 +88,17 @@ class FedEM(FedAvg):
         pi = torch.where(n > 0, total / torch.where(n > 0, n, 1), cohort.params[PI])
         return {**update[0], PI: pi}, update[1]
 
-    def predict(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's prediction, with pi as its gate."""
         logp = code["logp"]
         gate = params[PI].expand(len(logp), -1)
         return Prediction((logp + gate.log().unsqueeze(-1)).logsumexp(-2), gate)
 
-    def new_client_output(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Params:
+    def new_client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's pi."""
         return {"gate": params[PI].expand(len(code["logp"]), -1)}
 
-    def combine_clients(
-        self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
-    ) -> Tensor:
+    def combine_clients(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
         """Return the prediction of the mixture with the mean pi."""
         return (code["logp"] + outputs["gate"].log().unsqueeze(-1)).logsumexp(-2)
 
@@ -131,9 +107,7 @@ class FedEM(FedAvg):
         return {"clusters": state.client_params[PI][fed.by_id]}
 
 
-def _expert_output(
-    net: FunctionalModel, w: Params, x: Tensor, batch: Batch | None = None
-) -> Params:
+def _expert_output(net: Net, w: Params, x: Tensor, batch: Batch | None = None) -> Params:
     return {"logp": net(w, x, batch).log_softmax(-1)}
 
 

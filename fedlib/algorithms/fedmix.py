@@ -31,16 +31,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.arithmetic import at_label, entropy, mean, mean_of, weighted_sum
-from fedlib.algorithms.fedavg import FedAvg, data_share, drop_prefix, to_device
-from fedlib.engine import Phase, Prediction, State, Update, uses_precomputed
-from fedlib.engine.protocol import DROPOUT, SHAPES, Bytes, nbytes
-from fedlib.federation import NOTHING, Federation, Precomputed
-from fedlib.models import Batch, FunctionalModel, Params, Statistics
-from fedlib.models.functional_model import add_prefix, map_experts, select_prefix, stack
-from fedlib.optim import Optimizer, adam
-from fedlib.randomness import torch_seed
-from fedlib.values import NonNegativeFloat, PositiveFloat, Share, value
+from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.interface import *
 
 EXPERTS = "experts."
 BIAS = "head.bias"
@@ -130,16 +122,14 @@ class FedMix(FedAvg):
         moving = (EXPERTS, "gate.", "bias") if self.objective == "likelihood" else ("",)
         return (self.phase(train=moving, random_inputs=dropping(self.experts)),)
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return every expert's h_k(x) ``[B, K, D]`` and log p_{w_k}(y|x) ``[B, K, classes]``.
 
         A personal bias is added later, by ``log_probs``.
         """
         return map_experts(partial(self._expert_output, net), select_prefix(shared, EXPERTS), x)
 
-    def _expert_output(
-        self, net: FunctionalModel, w: Params, x: Tensor, batch: Batch | None = None
-    ) -> Params:
+    def _expert_output(self, net: Net, w: Params, x: Tensor, batch: Batch | None = None) -> Params:
         """Return one expert's features and log-probabilities."""
         none = {BIAS: x.new_zeros(net.classes)} if self.personal_bias else {}
         h = net.features(w, x, batch)
@@ -165,16 +155,14 @@ class FedMix(FedAvg):
         pooled = torch.einsum("k,bkd->bd", self.pool_weights(params, ctx).detach(), h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
 
-    def precompute(
-        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
-    ) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return the experts' outputs in place of the examples, if the experts are frozen."""
         if not any(name.startswith(EXPERTS) for name in frozen):
             return NOTHING
         return Precomputed({}, self.shared_forward(net, frozen, batch.x))
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
         code = batch.precomputed
         if "logp" not in code:
@@ -199,9 +187,7 @@ class FedMix(FedAvg):
         bound = (q * (log_p + gate)).sum(-1)
         return bound + entropy(q) if self.objective == "entropy" else bound
 
-    def client_update(
-        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
-    ) -> Update:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after of shared parameters, and q(z|s) under the client's phi (A08)."""
         # lines 9 and 10
         own, deltas = FedAvg.client_update(self, net, before, after, ctx)
@@ -255,9 +241,7 @@ class FedMix(FedAvg):
         p = weighted_sum(fed.sizes[clients], fed.shares(self.condition)[clients])
         return p / p.sum().clamp(min=1)
 
-    def predict(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return log sum_z p(y|x, z) p(z|x, s), the paper's first case of testing, and the gate."""
         gate = self.predict_gate(params, ctx, code["h"])
         logp = self.log_probs(params, code["logp"])
@@ -267,17 +251,13 @@ class FedMix(FedAvg):
         """Return the gate of predictions, log p(z|x, s) over the experts that ``h`` belongs to."""
         return self.gate(params, ctx, h)
 
-    def new_client_output(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Params:
+    def new_client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's p(z|x, s), and its bias if it has a personal one."""
         gate = self.predict_gate(params, ctx, code["h"]).exp()
         own = {"bias": params["bias"].expand(gate.shape[0], -1)} if self.personal_bias else {}
         return {"gate": gate, **own}
 
-    def combine_clients(
-        self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
-    ) -> Tensor:
+    def combine_clients(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
         """Return log sum_z p(y|x, z) p(z|x) with the marginalised gate (App. F)."""
         logp = self.log_probs({n: t.unsqueeze(-2) for n, t in outputs.items()}, code["logp"])
         return (logp + outputs["gate"].log().unsqueeze(-1)).logsumexp(-2)
@@ -299,9 +279,7 @@ def dropping(experts: int) -> tuple[tuple[str, str], ...]:
     return tuple((f"expert:{k}", DROPOUT) for k in range(1, experts))
 
 
-def in_training(
-    output: Callable[..., Params], net: FunctionalModel, params: Params, batch: Batch
-) -> Params:
+def in_training(output: Callable[..., Params], net: Net, params: Params, batch: Batch) -> Params:
     """Return ``output(w, x, batch)`` of every expert w in training mode, ``[B, K, ...]``.
 
     Each expert has its own dropout noise and updates its own running statistics.
@@ -457,9 +435,7 @@ class PrunedFedMix(FedMix):
         gate = self.gate(params, ctx, h).masked_fill(ctx["sent"] == 0, -torch.inf).log_softmax(-1)
         return self._held(gate, ctx, h[..., 0])
 
-    def client_update(
-        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
-    ) -> Update:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after, which is zero for experts not uploaded, q'(z|s) and q(z|s)."""
         own, deltas = FedAvg.client_update(self, net, before, after, ctx)
         q = self.label_marginal(after, ctx)

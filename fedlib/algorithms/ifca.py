@@ -7,15 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.arithmetic import at_label, one_hot
-from fedlib.algorithms.fedavg import FedAvg, data_share, drop_prefix, to_device
-from fedlib.engine import Prediction, State, encode
-from fedlib.engine.protocol import Bytes, nbytes
-from fedlib.federation import ClientData, Federation
+from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.interface import *
 from fedlib.metrics import truth
-from fedlib.models import FunctionalModel, Params, add_prefix, map_experts, select_prefix, stack
-from fedlib.randomness import generator, torch_seed
-from fedlib.values import NonNegativeFloat, PositiveInt, Share, value
 
 CLUSTERS = "clusters."
 FIT = "settled/fit"  # losses of clients under every cluster; dropped when a round is played
@@ -302,13 +296,11 @@ class IFCA(FedAvg):
         """Return every client's cluster for predictions, after ``assign_clusters``."""
         return {"cluster": best_fit(state)[clients]} if FIT in state.server_memory else {}
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return log p under every cluster, ``[B, J, classes]``; J = 1 for a model in training."""
         return {"logp": log_probs(net, shared, x)}
 
-    def predict(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the client's cluster, and that cluster as a one-hot gate."""
         log_p = code["logp"]
         if log_p.shape[-2] == 1:
@@ -342,7 +334,7 @@ class IFCA(FedAvg):
         return seen
 
 
-def log_probs(net: FunctionalModel, params: Params, x: Tensor) -> Tensor:
+def log_probs(net: Net, params: Params, x: Tensor) -> Tensor:
     """Return log p under every cluster, ``[B, J, classes]``; J = 1 for a plain model."""
     own, rest = select_prefix(params, CLUSTERS), drop_prefix(params, CLUSTERS)
     if not own:

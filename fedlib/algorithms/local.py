@@ -6,32 +6,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.arithmetic import mean
-from fedlib.algorithms.fedavg import (
-    FedAvg,
-    broadcast_to_clients,
-    own_params,
-    to_device,
-)
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.ifca import FIT, best_fit, pick
+from fedlib.algorithms.interface import *
 from fedlib.algorithms.splitting import Personal
-from fedlib.engine import (
-    Algorithm,
-    Cohort,
-    EarlyStop,
-    Phase,
-    Prediction,
-    State,
-    Update,
-    uses_precomputed,
-)
-from fedlib.engine.protocol import LOG_DENSITY, Bytes, equal_bytes
-from fedlib.federation import Federation, Precomputed
-from fedlib.models import Architecture, Batch, FunctionalModel, Params, add_prefix, select_prefix
 from fedlib.models.architectures import auto_encoder, evidence, evidence_bound
-from fedlib.optim import Optimizer, adam
-from fedlib.randomness import torch_seed
-from fedlib.values import PositiveInt, value, wrapped
 
 COUNTS, TOGETHER = "counts", "counts_together"  # label counts of a client, of the federation
 VAE, LATENT = "vae.", "latent"
@@ -89,23 +68,19 @@ class Local(NoServer):
         return (self.phase(stop=self.stop, random_inputs=noise),)
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         return FedAvg.loss(self, net.like(self.model), params, ctx, batch)
 
-    def precompute(
-        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
-    ) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return the features where the network's base is frozen."""
         return FedAvg.precompute(self, net.like(self.model), frozen, ctx, batch)
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the examples, as every client predicts with a model of its own."""
         return {"x": x}
 
-    def predict(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the client's model."""
         return Prediction.single(net.like(self.model).logp(params, code["x"]))
 
@@ -242,19 +217,15 @@ class MajorityClass(NoServer):
         """Return no phases, as nothing is trained."""
         return ()
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return one zero per example, as predictions do not depend on the inputs."""
         return {"none": x.new_zeros(x.shape[0], 1)}
 
-    def predict(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the logarithms of the client's smoothed label distribution."""
         return Prediction.single(log_shares(params[COUNTS], code["none"].shape[0]))
 
-    def combine_clients(
-        self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
-    ) -> Tensor:
+    def combine_clients(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
         """Return those of the federation, in which each example counts the same."""
         return log_shares(shared[TOGETHER], code["none"].shape[0])
 
@@ -340,7 +311,7 @@ class VAEDensity(Finetuning):
         noise = ((LATENT, self.latent),)
         return (self.phase(train=(VAE,), stop=self.stop, random_inputs=noise, monitor="loss"),)
 
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the negative lower bound of log p(x|s) in nats.
 
         Validation has no random inputs, and evaluates the bound at the posterior mean.
@@ -358,13 +329,11 @@ class VAEDensity(Finetuning):
             clients, {}, {n: t[0] for n, t in select_prefix(state.client_params, VAE).items()}
         )
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the result of ``of``, and the examples themselves."""
         return {**self.of.shared_forward(net, shared, x), "vae:x": x}
 
-    def new_client_output(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Params:
+    def new_client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the output of ``of``, and the estimate of log p(x|s), ``[B]``."""
         pixels = _pixels(code["vae:x"], ctx)
         log_p = evidence(select_prefix(params, VAE), pixels, ctx["vae:noise"])

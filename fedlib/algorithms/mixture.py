@@ -9,16 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from fedlib.algorithms.arithmetic import at_label, entropy, mean
-from fedlib.algorithms.fedavg import broadcast_to_clients, own_params
 from fedlib.algorithms.ifca import CLUSTERS, FIT, count, log_probs, used
+from fedlib.algorithms.interface import *
 from fedlib.algorithms.local import NoServer
-from fedlib.engine import Algorithm, EarlyStop, Phase, Prediction, State, tabulate, uses_precomputed
-from fedlib.federation import NOTHING, OPTED_IN, Federation, Precomputed
-from fedlib.models import Architecture, Batch, FunctionalModel, Params, add_prefix, select_prefix
-from fedlib.optim import Optimizer, adam
-from fedlib.randomness import torch_seed
-from fedlib.values import value
 
 GLOBAL, COPY, OWN, GATE = "global.", "copy.", "own.", "gate."
 
@@ -135,9 +128,7 @@ class Mixture(NoServer):
         )
         return (phase,)
 
-    def precompute(
-        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
-    ) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return log p of each example's label under the frozen experts."""
         if self.train_global:
             return NOTHING
@@ -146,7 +137,7 @@ class Mixture(NoServer):
         return Precomputed({"log_p": at_label(logp, batch.y)}, {})
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
         x, y, log_p = batch.x, batch.y, batch.precomputed.get("log_p")
         if log_p is None:
@@ -159,15 +150,13 @@ class Mixture(NoServer):
         mixed = pooled(log_p, self._gate(net, params, x, batch), self.pool)
         return -mean(mixed, batch.weight)
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the examples, and their log p under the generalists, ``[B, J, classes]``."""
         if self.train_global:
             return {"x": x}
         return {"x": x, "logp": log_probs(net, select_prefix(shared, GLOBAL), x)}
 
-    def predict(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's prediction and gate ``[B, J + 1]``, the specialist last."""
         log_p = self.expert_log_probs(net, params, code).mT
         if self.pool == "mean":
@@ -185,16 +174,14 @@ class Mixture(NoServer):
         """
         return expert_diagnostics(on_tests(fed, self, state, self._test_outputs))
 
-    def _test_outputs(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Tensor:
+    def _test_outputs(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label predicted by each expert, then the gate, ``[B, 2 (J + 1)]``."""
         labels = self.expert_log_probs(net, params, code).argmax(-1)
         gate = self.predict(net, params, ctx, code).gate
         return torch.cat([labels.to(gate.dtype), gate], -1)
 
     def expert_log_probs(
-        self, net: FunctionalModel, params: Params, code: Params, batch: Batch | None = None
+        self, net: Net, params: Params, code: Params, batch: Batch | None = None
     ) -> Tensor:
         """Return log p under generalists and specialist, ``[B, J + 1, classes]``.
 
@@ -210,17 +197,13 @@ class Mixture(NoServer):
         mine = self._own_log_probs(net, params, code["x"], batch)
         return torch.cat([theirs, mine.unsqueeze(-2)], -2)
 
-    def _own_log_probs(
-        self, net: FunctionalModel, params: Params, x: Tensor, batch: Batch | None
-    ) -> Tensor:
+    def _own_log_probs(self, net: Net, params: Params, x: Tensor, batch: Batch | None) -> Tensor:
         own = net.like(self.expert)
         if batch is not None and batch.noise is not None:  # the rest is the gate's noise
             batch = replace(batch, noise=batch.noise[..., : own.noise])
         return own.logp(select_prefix(params, OWN), x, batch)
 
-    def _gate(
-        self, net: FunctionalModel, params: Params, x: Tensor, batch: Batch | None = None
-    ) -> Tensor:
+    def _gate(self, net: Net, params: Params, x: Tensor, batch: Batch | None = None) -> Tensor:
         """Return the log gate, ``[B, J + 1]``: log (1 - h) and log h for two experts."""
         own = select_prefix(params, GATE)
         outputs = own["head.bias"].shape[-1]

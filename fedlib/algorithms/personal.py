@@ -11,11 +11,7 @@ from torch import Tensor
 
 from fedlib.algorithms.drift import RECEIVED, SCAFFOLD, FedProx, squared_distance
 from fedlib.algorithms.fedavg import FedAvg
-from fedlib.engine import Phase, Prediction, State, Update
-from fedlib.federation import Federation
-from fedlib.models import Batch, FunctionalModel, Params, add_prefix, is_statistic, select_prefix
-from fedlib.optim import Optimizer
-from fedlib.values import NonNegativeFloat, PositiveFloat, PositiveInt, Share, value
+from fedlib.algorithms.interface import *
 
 OWN, MIX = "own.", "mix"
 # In FedAMP's server memory: the models w_s, which clients have sent one, and alpha.
@@ -33,7 +29,7 @@ class PersonalCopy(FedAvg):
         model = FedAvg.init_params(self, fed, seed)
         return {**model, **add_prefix(model, OWN)}
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the examples, as every client predicts with a model of its own."""
         return {"x": x}
 
@@ -41,15 +37,11 @@ class PersonalCopy(FedAvg):
         """Return the parameters with which a client predicts. Default: the personal copy."""
         return select_prefix(params, OWN)
 
-    def predict(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the personal model's prediction."""
         return Prediction.single(net.logp(self.mine(params), code["x"]))
 
-    def new_client_output(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Params:
+    def new_client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the global model's prediction."""
         return {"p": net.logp(params, code["x"]).exp()}
 
@@ -83,7 +75,7 @@ class Ditto(PersonalCopy):
         mine = self.phase(train=(OWN,), loss="personal", optimizer=self.own or self.client)
         return self.phase(scope="shared"), mine
 
-    def personal(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def personal(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the personal model's cross-entropy plus its proximal term."""
         own = self.mine(params)
         return FedAvg.loss(self, net, own, ctx, batch) + self.lam / 2 * squared_distance(own, ctx)
@@ -130,9 +122,7 @@ class APFL(PersonalCopy):
         after = "kept_within" if self.adaptive else ""
         return (self.phase(train=train, optimizer=optimizer, project=after),)
 
-    def kept_within(
-        self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch
-    ) -> Params:
+    def kept_within(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Params:
         """Return alpha, projected to [0, 1]."""
         return {MIX: params[MIX].clamp(0, 1)}
 
@@ -147,7 +137,7 @@ class APFL(PersonalCopy):
             for n, v in own.items()
         }
 
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of w_s plus that of the mixed model."""
         models = (params, self.mine(params))
         one, other = (FedAvg.loss(self, net, model, ctx, batch) for model in models)
@@ -197,13 +187,13 @@ class PFedMe(PersonalCopy):
         """Return one phase of K steps of theta_s and one of w_s on every mini-batch."""
         return (self.phase(steps_per_batch=self.steps, project="followed", steps=None),)
 
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of theta_s plus its proximal term."""
         own = self.mine(params)
         near = {f"{RECEIVED}{n}": params[n].detach() for n in own}
         return FedAvg.loss(self, net, own, ctx, batch) + self.lam / 2 * squared_distance(own, near)
 
-    def followed(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Params:
+    def followed(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Params:
         """Return w_s after a step towards theta_s, with the running statistics of theta_s."""
         step = self.eta * self.lam
         return {
@@ -293,15 +283,13 @@ class FedAMP(FedAvg):
         mean = self._means(state, everyone[row, None], everyone)
         return State({}, {}, server_memory=add_prefix(mean, MODELS))
 
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of one mini-batch plus the proximal term."""
         return FedAvg.loss(self, net, params, ctx, batch) + ctx["pull"] / 2 * squared_distance(
             params, params
         )
 
-    def client_update(
-        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
-    ) -> Update:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return the client's trained model as its message."""
         return {}, {MODELS + n: t for n, t in after.items() if n.startswith(self.local)}
 

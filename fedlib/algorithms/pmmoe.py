@@ -7,27 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
-from fedlib.algorithms.fedavg import (
-    FedAvg,
-    broadcast_to_clients,
-    carry_over,
-    local_names,
-    to_device,
-)
+from fedlib.algorithms.fedavg import FedAvg, carry_over, local_names
+from fedlib.algorithms.interface import *
 from fedlib.algorithms.local import Finetuning
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, SplitModel
-from fedlib.engine import Phase, Prediction, State, tabulate, uses_precomputed
 from fedlib.engine.costs import group_by_size
-from fedlib.engine.protocol import DROPOUT, Bytes, equal_bytes
-from fedlib.federation import Federation, Precomputed
-from fedlib.models import Batch, FunctionalModel, Params, add_prefix, map_experts, select_prefix
 from fedlib.models.architectures import GateNet
-from fedlib.optim import Optimizer, sgd
 from fedlib.partition import whole_part
-from fedlib.randomness import torch_seed
-from fedlib.values import NonNegativeInt, PositiveFloat, value
 
 POOL, KEPT, PLACE = "pool.", "kept.experts", "place"
 # Precomputed for each example: the experts' logits, the rest of the logits, the gate's input.
@@ -132,7 +119,7 @@ class PMMoE(Finetuning):
         """Return one phase over the gate."""
         return (self.phase(train=(GATE,)),)
 
-    def _sees(self, net: FunctionalModel) -> tuple[int, ...]:
+    def _sees(self, net: Net) -> tuple[int, ...]:
         """Return the shape of the gate's input: an image, or features."""
         return below_base(net) if self.of.experts == "base." else (net.width,)
 
@@ -149,7 +136,7 @@ class PMMoE(Finetuning):
             total[clients] = fed.train.padded(clients, column=each_example)[0].sum(1)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
-    def _energy(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
+    def _energy(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the confidences of the experts for each example, ``[B, M]``."""
         outputs = normalize(self._outputs(net, params, ctx, code), dim=-1)
         own = one_hot(ctx[PLACE], outputs.shape[-2]).to(outputs.dtype)
@@ -178,9 +165,7 @@ class PMMoE(Finetuning):
         """Return the constants of ``of``, and the index of each client's own expert."""
         return {**self.of.client_constants(fed, state, clients), PLACE: clients}
 
-    def precompute(
-        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
-    ) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return the experts' logits, and the gate's input unless it is the image itself."""
         parts = self._consulted(net, frozen, ctx, self.shared_forward(net, frozen, batch.x))
         if parts[ENTRY].ndim > 2:
@@ -188,7 +173,7 @@ class PMMoE(Finetuning):
         return Precomputed({}, parts)
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""
         found = batch.precomputed
         if not found:
@@ -196,7 +181,7 @@ class PMMoE(Finetuning):
         logits, _ = self._mixed(net, params, {ENTRY: batch.x, **found})
         return mean_cross_entropy(logits, batch.y, batch.weight)
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the result of ``of``, and the features of all bases if these are the experts."""
         code = self.of.shared_forward(net, shared, x)
         if self.of.experts != "base.":
@@ -204,7 +189,7 @@ class PMMoE(Finetuning):
         bases = add_prefix(select_prefix(shared, POOL), "base.")
         return code | map_experts(lambda w, x: {"out": net.features(w, x)}, bases, x)
 
-    def _outputs(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
+    def _outputs(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the outputs of all private parts, ``[B, M, ...]``."""
         if "out" in code:
             return code["out"]
@@ -213,7 +198,7 @@ class PMMoE(Finetuning):
         lent = map_experts(lambda w: {"out": self.of.private(net, {**params, **w}, entry)}, pool)
         return lent["out"]
 
-    def _consulted(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Params:
+    def _consulted(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return rest ``[B, C]``, the experts' logits ``[B, M, C]`` and the gate's input."""
         entry, rest = self.of.opened(net, params, ctx, code)
         outputs = self.of.joined(net, params, self._outputs(net, params, ctx, code))
@@ -221,7 +206,7 @@ class PMMoE(Finetuning):
             entry = self.of.private(net, params, entry)
         return {REST: rest, LOGITS: outputs, ENTRY: entry}
 
-    def _mixed(self, net: FunctionalModel, params: Params, parts: Params) -> tuple[Tensor, Tensor]:
+    def _mixed(self, net: Net, params: Params, parts: Params) -> tuple[Tensor, Tensor]:
         """Return the mixture's logits ``[B, C]`` and the experts' weights ``[B, M]``."""
         own = select_prefix(params, GATE)
         experts = own["head.bias"].shape[-1]
@@ -233,16 +218,12 @@ class PMMoE(Finetuning):
             a = a / a.sum(-1, keepdim=True) if self.renormalised else a
         return parts[REST] + (a.unsqueeze(-1) * parts[LOGITS]).sum(-2), a
 
-    def predict(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's prediction and the gate, ``[B, M]``."""
         logits, gate = self._mixed(net, params, self._consulted(net, params, ctx, code))
         return Prediction(logits.log_softmax(-1), gate)
 
-    def new_client_output(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Params:
+    def new_client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's log-probabilities in place of logits."""
         return {"logits": self.predict(net, params, ctx, code).logp}
 
@@ -269,7 +250,7 @@ class PMMoE(Finetuning):
             "kept_experts": state.client_params[KEPT][fed.by_id],
         }
 
-    def _asked(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
+    def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label predicted by each single expert, then the gate, ``[B, 2 M]``."""
         parts = self._consulted(net, params, ctx, code)
         labels = (parts[REST].unsqueeze(-2) + parts[LOGITS]).argmax(-1)
@@ -305,7 +286,7 @@ class FedSynMoE(FedAvg):
         gate = fresh_gate(self.gate, fed.net, 2, below_base(fed.net), seed)
         return {**model, **own, **to_device(gate, fed)}
 
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""
         code = {"x": batch.x, "h": net.features(params, batch.x, batch)}
         outputs, _ = self._mixed(net, params, code, batch)
@@ -315,25 +296,21 @@ class FedSynMoE(FedAvg):
         """Return one phase, in which both bases have dropout masks of their own."""
         return (self.phase(random_inputs=(("own", DROPOUT),)),)
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the examples, and their features in the global base."""
         return {"x": x, "h": net.features(shared, x)}
 
-    def predict(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's prediction and gate ``[B, 2]``, the global base first."""
         outputs, gate = self._mixed(net, params, code)
         return Prediction(outputs.log_softmax(-1), gate)
 
-    def new_client_output(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Params:
+    def new_client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the logits of the global base."""
         return {"logits": net.logits(params, code["h"])}
 
     def _mixed(
-        self, net: FunctionalModel, params: Params, code: Params, batch: Batch | None = None
+        self, net: Net, params: Params, code: Params, batch: Batch | None = None
     ) -> tuple[Tensor, Tensor]:
         x, theirs = code["x"], code["h"]
         if batch is not None and batch.noise is not None:  # the rest is the global base's noise
@@ -346,14 +323,12 @@ class FedSynMoE(FedAvg):
         return net.logits(params, (gate.unsqueeze(-1) * both).sum(-2)), gate
 
 
-def below_base(net: FunctionalModel) -> tuple[int, ...]:
+def below_base(net: Net) -> tuple[int, ...]:
     """Return the input shape of a gate over bases: an example's, or that of a text's features."""
     return (net.width,) if net.reads_tokens else net.shape
 
 
-def fresh_gate(
-    gate: GateNet, net: FunctionalModel, experts: int, sees: tuple[int, ...], seed: int
-) -> Params:
+def fresh_gate(gate: GateNet, net: Net, experts: int, sees: tuple[int, ...], seed: int) -> Params:
     """Return the parameters of a freshly initialised gate.
 
     Args:

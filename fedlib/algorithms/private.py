@@ -11,13 +11,8 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.interface import *
 from fedlib.algorithms.local import NoServer
-from fedlib.engine import Algorithm, Cohort, State, Update
-from fedlib.engine.protocol import Bytes
-from fedlib.federation import Federation
-from fedlib.models import Params, is_statistic
-from fedlib.randomness import torch_seed
-from fedlib.values import NonNegativeFloat, PositiveFloat, PositiveInt, value, wrapped
 
 OWN = ("postprocess", "weights", "aggregate", "communication_bytes")  # hooks not taken from ``of``
 MASS = "mass"  # in a message: the client's weight

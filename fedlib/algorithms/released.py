@@ -5,10 +5,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
-from fedlib.engine import State
-from fedlib.federation import Federation
-from fedlib.models import Params, add_prefix, select_prefix
-from fedlib.values import value
+from fedlib.algorithms.interface import *
 
 AVERAGE = "average."  # in LastClient's server memory: the average of FedAvg
 

@@ -5,19 +5,13 @@ from dataclasses import field, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, relu
+from torch.nn import functional
+from torch.nn.functional import linear, relu
 
-from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot, weighted_sum
-from fedlib.algorithms.fedavg import FedAvg, data_share, to_device
+from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.interface import *
 from fedlib.algorithms.splitting import LGFedAvg
-from fedlib.engine import BLOCK, Cohort, Phase, State, Update, uses_precomputed, vmap_clients
-from fedlib.engine.protocol import Bytes, nbytes
-from fedlib.federation import Federation
-from fedlib.models import Batch, FunctionalModel, Params, add_prefix, select_prefix
-from fedlib.models.architectures import params_of, seeded
-from fedlib.optim import Optimizer, Stepper, adam, sgd
-from fedlib.randomness import torch_seed
-from fedlib.values import NonNegativeFloat, NonNegativeInt, PositiveInt, value
+from fedlib.optim import Stepper
 
 MADE = "generator."
 POOL = "pool"  # cumulative distribution of the labels over all clients
@@ -83,7 +77,7 @@ class FedGen(FedAvg):
         return (self.phase(train=("base.", "head."), random_inputs=noise, steps=None),)
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of real examples plus that of as many generated features."""
         noise, weight = batch.random["generator"], batch.weight
         y = _label(batch.random["label"], ctx[POOL])
@@ -112,7 +106,7 @@ class FedGen(FedAvg):
             u = torch.rand(self.invented, self.noise + 1, generator=draw).to(fed.device)
             y = _label(u[:, self.noise, None], pool)
             z = generate(made, u[:, : self.noise], y, fed.classes, weight)
-            return cross_entropy(fed.net.logits(heads, z), y)
+            return functional.cross_entropy(fed.net.logits(heads, z), y)
 
         for _ in range(self.steps):
             _step(optimizer, made, fit.clip, loss)
@@ -148,9 +142,7 @@ class FedGH(LGFedAvg):
     head: Optimizer = sgd(1.0)
     pairs: PositiveInt = 10
 
-    def client_update(
-        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
-    ) -> Update:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return nothing, as no parameter is sent."""
         return {}, {}
 
@@ -178,7 +170,7 @@ class FedGH(LGFedAvg):
         optimizer = kind.build(head)
 
         def loss(some: Tensor) -> Tensor:
-            return cross_entropy(fed.net.logits(head, x[some]), y[some])
+            return functional.cross_entropy(fed.net.logits(head, x[some]), y[some])
 
         for some in order.split(self.pairs):
             _step(optimizer, head, kind.clip, loss, some)

@@ -8,16 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, normalize, relu
 
-from fedlib.algorithms.arithmetic import cross_entropy, mean, mean_cross_entropy, mean_of
 from fedlib.algorithms.drift import MOON, RECEIVED
-from fedlib.algorithms.fedavg import FedAvg, drop_prefix, features_of, to_device
-from fedlib.engine import Phase, Prediction, State, Update, play_round, uses_precomputed
-from fedlib.engine.protocol import FEATURES, Bytes
-from fedlib.federation import Federation, Precomputed
-from fedlib.models import Batch, FunctionalModel, Params, add_prefix, select_prefix
-from fedlib.models.architectures import params_of, seeded
-from fedlib.randomness import torch_seed
-from fedlib.values import NonNegativeFloat, PositiveInt, value
+from fedlib.algorithms.fedavg import FedAvg, features_of
+from fedlib.algorithms.interface import *
+from fedlib.engine import play_round
 
 MEAN = "running_mean"  # a parameter that BatchNorm layers alone have
 OWN, POLICY = "own.", "policy."
@@ -65,39 +59,35 @@ class SplitModel(FedAvg):
         """The private part."""
         return (self.experts,)
 
-    def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the input of the private part, and the logits without that part.
 
         Default: the features, and the logits of the shared head.
         """
         return Opened(code["h"], net.logits(params, code["h"]))
 
-    def private(self, net: FunctionalModel, params: Params, entry: Tensor) -> Tensor:
+    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return the output of the private part, ``[B, ...]``. Default: the logits of a head."""
         return net.logits(add_prefix(select_prefix(params, self.experts), "head."), entry)
 
-    def joined(self, net: FunctionalModel, params: Params, out: Tensor) -> Tensor:
+    def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
         """Return what the private part's output adds to the logits, ``[B, classes]``."""
         return out @ params["head.weight"].mT if self.below_head else out
 
-    def logits(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Tensor:
+    def logits(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the client's logits ``[B, classes]``."""
         entry, rest = self.opened(net, params, ctx, code)
         return rest + self.joined(net, params, self.private(net, params, entry))
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the features of the shared base."""
         return {"h": net.features(shared, x)}
 
-    def predict(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the client's network."""
         return Prediction.single(self.logits(net, params, ctx, code).log_softmax(-1))
 
-    def new_client_output(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Params:
+    def new_client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's logits."""
         return {"logits": self.logits(net, params, ctx, code)}
 
@@ -137,12 +127,12 @@ class Personal(SplitModel):
                 raise ValueError(f"no parameter begins with {prefix!r}{have}")
         return params
 
-    def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features, and logits of zero."""
         h = code["h"] if "h" in code else net.features(params, code["x"])
         return Opened(h, h.new_zeros(h.shape[0], net.classes))
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the features, or the examples if parameters of the base are local."""
         is_head = all(prefix.startswith("head.") for prefix in self.local)
         return {"h": net.features(shared, x)} if is_head else {"x": x}
@@ -179,11 +169,11 @@ class LGFedAvg(Personal):
     below_head = True
     local: tuple[str, ...] = ("base.",)
 
-    def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the examples, and the bias of the shared head."""
         return Opened(code["x"], params["head.bias"].expand(code["x"].shape[0], -1))
 
-    def private(self, net: FunctionalModel, params: Params, entry: Tensor) -> Tensor:
+    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return the features of a base."""
         return net.features(params, entry)
 
@@ -253,7 +243,7 @@ class FedBN(FedAvg):
 
     local = (f"*{MEAN}",)
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the examples, as every client predicts with a network of its own."""
         return {"x": x}
 
@@ -269,7 +259,7 @@ class LocalGlobal(FedAvg):
     Args:
         cut: number of the base's modules in l_s, such as 3 for the input layer of a LeNet
             (convolution, pooling, ReLU) or 4 for a ResNet up to its first block; see
-            ``FunctionalModel.cuts``. Default: 3.
+            ``Net.cuts``. Default: 3.
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Liang et al., Think locally, act globally, 2020; 000, sec. 4.1, a baseline. As in
@@ -295,15 +285,11 @@ class LocalGlobal(FedAvg):
             raise ValueError(f"this model has no cut {self.cut}; legal: {legal or 'none'}")
         return FedAvg.init(self, fed, seed, first)
 
-    def new_client_output(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Params:
+    def new_client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's representation."""
         return {"r": net.below(params, code["x"], self.cut)}
 
-    def combine_clients(
-        self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
-    ) -> Tensor:
+    def combine_clients(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
         """Return the prediction of the global layers for the mean representation."""
         return net.above(shared, outputs["r"], self.cut).log_softmax(-1)
 
@@ -339,7 +325,7 @@ class FedRoD(SplitModel):
         return {"log_counts": fed.train.counts(fed.classes)[clients].to(torch.float32).log()}
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the balanced loss of base and generic head plus the personal head's loss."""
         y, weight = batch.y, batch.weight
         h = features_of(net, params, batch)
@@ -348,9 +334,7 @@ class FedRoD(SplitModel):
         both = generic.detach() + self.private(net, params, h.detach())
         return mean_cross_entropy(balanced, y, weight) + mean_cross_entropy(both, y, weight)
 
-    def new_client_output(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Params:
+    def new_client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the logits of the generic model."""
         return {"logits": net.logits(params, code["h"])}
 
@@ -401,7 +385,7 @@ class FedCP(SplitModel):
         return (self.phase(train=("base.", POLICY, OWN), random_inputs=(("policy", FEATURES),)),)
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy plus the discrepancy from the global base's features."""
         h, weight = features_of(net, params, batch), batch.weight
         logits = self.logits(net, params, ctx, {"h": h, **batch.random})
@@ -410,26 +394,22 @@ class FedCP(SplitModel):
         theirs = known["theirs"] if "theirs" in known else self._theirs(net, ctx, batch)
         return loss + self.lam * discrepancy(h, theirs, weight)
 
-    def precompute(
-        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
-    ) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return the features of the global base, and of the client's base if it is frozen."""
         own = SplitModel.precompute(self, net, frozen, ctx, batch).replace
         return Precomputed({"theirs": self._theirs(net, ctx, batch)}, own)
 
-    def _theirs(self, net: FunctionalModel, ctx: Params, batch: Batch) -> Tensor:
+    def _theirs(self, net: Net, ctx: Params, batch: Batch) -> Tensor:
         return net.features(select_prefix(ctx, RECEIVED), batch.x)
 
-    def client_update(
-        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
-    ) -> Update:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after, with the mean of global and personal head as the head after."""
         own, sent = FedAvg.client_update(self, net, before, after, ctx)
         for name, mine in add_prefix(select_prefix(after, OWN), "head.").items():
             sent[name] = (before[name] - mine) / 2
         return own, sent
 
-    def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the personal share r * h, and the global head's logits of the rest."""
         h, policy = code["h"], select_prefix(params, POLICY)
         logits = linear(h * ctx["who"], policy["layer.weight"], policy["layer.bias"])
@@ -523,7 +503,7 @@ class GPFL(SplitModel):
         return {"received_labels": state.server_params[LABELS]}
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy, the pull to the label embeddings and the weight decay."""
         y, weight = batch.y, batch.weight
         h = features_of(net, params, batch)
@@ -537,7 +517,7 @@ class GPFL(SplitModel):
         decayed = [params[LABELS], *select_prefix(params, STEERED).values()]
         return loss + self.decay / 2 * torch.stack([(t**2).sum() for t in decayed]).sum()
 
-    def opened(self, net: FunctionalModel, params: Params, ctx: Params, code: Params) -> Opened:
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features steered by the client's label distribution, and logits of zero."""
         h = code["h"]
         return Opened(steer(params, h, ctx["mine"]), h.new_zeros(h.shape[0], net.classes))
@@ -622,7 +602,7 @@ class DBE(SplitModel):
         return {**initial, RUNNING: torch.zeros_like(initial[RUNNING])}
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy plus the distance of mean features from the consensus."""
         weight = batch.weight
         h = features_of(net, params, batch)
@@ -651,7 +631,7 @@ class DBE(SplitModel):
         """Return the averaged model, without the bytes of the consensus, which are counted."""
         return replace(FedAvg.aggregate(self, fed, state, clients, messages), server_memory={})
 
-    def private(self, net: FunctionalModel, params: Params, entry: Tensor) -> Tensor:
+    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return the client's vector for every example."""
         return params[VECTOR].expand(entry.shape[0], -1)
 
@@ -663,9 +643,7 @@ class _Consensus(DBE):
     def phases(self) -> tuple[Phase, ...]:
         return (self.phase(train=("base.", "head.", RUNNING)),)
 
-    def client_update(
-        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
-    ) -> Update:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         return {}, {CONSENSUS: before[CONSENSUS] - after[RUNNING]}
 
     def download(self, state: State, row: int) -> State:

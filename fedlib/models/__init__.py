@@ -1,22 +1,11 @@
 """Network architectures, and classifiers as pure functions of their parameters."""
 
 from fedlib.models.architectures import (
-    MLP,
-    Architecture,
-    FromFunction,
-    LeNet,
-    Params,
-    ResNet,
-    fedmix_lenet5,
-)
+    MLP, Architecture, FromFunction, LeNet, Params, ResNet, fedmix_lenet5,
+)  # fmt: skip
 from fedlib.models.batch import Batch, Statistics
 from fedlib.models.functional_model import (
-    FunctionalModel,
-    add_prefix,
-    map_experts,
-    select_prefix,
-    stack,
-    widened,
-)
+    FunctionalModel, add_prefix, map_experts, select_prefix, stack, widened,
+)  # fmt: skip
 from fedlib.models.interception import is_statistic
 from fedlib.models.text import BiLSTM, FastText
