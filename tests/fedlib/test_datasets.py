@@ -41,14 +41,10 @@ def test_parquet_is_decoded_exactly_and_once(mnist, places, monkeypatch):
     assert data.train.labels.tolist() == [i % 10 for i in range(20)]
     assert data.train.columns["writer_id"].tolist() == list(range(20))
     assert data.test.columns["place"].tolist() == ["b"] * 5
-    for part in (data.train, data.test):
-        assert isinstance(part.features, np.memmap) and isinstance(part.labels, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         data.train.features[0] = 0
-    assert data.source == "Parquet files of $FEDLIB_DATA/mnist"
     monkeypatch.setattr(parquet, "decoded", None)
-    again = datasets.load("mnist_sample")
-    assert again.fingerprint == data.fingerprint
+    assert datasets.load("mnist_sample").fingerprint == data.fingerprint
     monkeypatch.delenv("FEDLIB_DATA")  # what was decoded stays
     assert datasets.load("mnist_sample").fingerprint == data.fingerprint
 
@@ -114,7 +110,6 @@ def test_records_are_consistent():
         assert len(record.mean) == len(record.std) == channels
         assert len(set(record.class_names)) == len(record.class_names)
         assert len(record.splits) == 1 + (record.sizes[1] > 0)
-        assert re.fullmatch(r"[\w-]+/[\w-]+/\w+", record.hub) or record is RECORDS["digits"]
         assert re.fullmatch("[0-9a-f]{40}|main", record.revision)
     classes = {"cifar100": 100, "femnist": 62, "tiny_imagenet": 200}
     assert {name: len(RECORDS[name].class_names) for name in classes} == classes

@@ -7,10 +7,8 @@ import pickle
 import re
 import subprocess
 import sys
-import tempfile
 import zlib
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from cases import refused
-from conftest import alone
 from datafiles import TEST, TRAIN, encoded, entry_of, noise, resize, write, write_texts
 from PIL import Image
 from scipy import sparse  # noqa: F401  # of a refused row
 
 import fedlib
 import fedrun
-from benchmarks.robustness import child
 from fedlib import (
     IID,
     MLP,
@@ -42,7 +38,7 @@ from fedlib import (
 from fedlib import data as datasets
 from fedlib.algorithms import FedMix
 from fedlib.data import DatasetError, cache, parquet
-from fedrun import Experiment, StoreError, run, simulate, tiny
+from fedrun import Experiment, run
 
 pytestmark = pytest.mark.usefixtures("places")
 
@@ -57,8 +53,7 @@ def pair(places, name="mnist", counts=(2, 2), shape=(28, 28, 1), last=TEST, **co
 
 def test_cifar100_has_fine_and_coarse_labels(places):
     folder, pixels = places / "data" / "cifar100", noise(6, (32, 32, 3))
-    for name, part, first in ((TRAIN, pixels[:4], 0), (TEST, pixels[4:], 90)):
-        fine = [first + i for i in range(len(part))]
+    for name, part, fine in ((TRAIN, pixels[:4], [0, 1, 2, 3]), (TEST, pixels[4:], [90, 91])):
         columns = {"fine_label": fine, "coarse_label": [f // 5 for f in fine]}
         write(folder / name, part, image="img", label="fine_label", **columns)
     data = datasets.load("cifar100_sample")
@@ -75,14 +70,11 @@ def test_femnist_has_writers_and_no_test_split(places, as_text):
     columns = {"character": labels, "writer_id": names, "hsf_id": [0] * 60}
     write(places / "data" / "femnist" / TRAIN, pixels, label="character", **columns)
     data = datasets.load("femnist_sample")
-    assert len(data.train) == 60 and data.shape == (28, 28, 1) and data.classes == 62
-    assert data.class_names[9:12] == ("9", "A", "B") and data.class_names[-1] == "z"
+    assert data.classes == 62 and data.class_names[9:12] == ("9", "A", "B")
     held = {name: values.tolist() for name, values in data.train.columns.items()}
     assert held == {"writer_id": names, "hsf_id": [0] * 60} and data.test.columns.keys() == {*held}
     assert data.train.labels.tolist() == labels and np.array_equal(data.train.features, pixels)
     assert len(data.test) == 0 and data.test.features.shape == (0, 28, 28, 1)
-    assert data.test.features.dtype == np.uint8 and data.test.labels.dtype == np.int64
-    assert datasets.load("femnist_sample").fingerprint == data.fingerprint
 
 
 def test_colour_and_grey_pictures_of_any_format(places):
@@ -107,17 +99,15 @@ def test_texts_become_token_ids(places):
     write_texts(folder / TEST, ["the CAT barked", "dog"])
     data = datasets.load("ag_news_sample")
     assert data.train.features.dtype == np.int32 and data.shape == (200,)
-    assert (data.mean, data.std) == ((), ())
     # w occurs 200 times within the length that is kept, the rest by frequency, then alphabet.
-    assert data.vocabulary == (*["<pad>", "<unk>", "w", "cat", "the", ",", ".", "a", "dog", "sat"],)
-    said = [[data.vocabulary[i] for i in row[row > 0]] for row in data.train.features]
+    words = ("<pad>", "<unk>", "w", "cat", "the", ",", ".", "a", "dog", "sat")
+    assert data.vocabulary == words
+    said = [[words[i] for i in row[row > 0]] for row in data.train.features]
     assert said[:3] == [["the", "cat", ",", "the", "dog", "."], ["a", "cat", "sat"], []]
     assert data.train.features[3].tolist() == [2] * 200
     assert data.test.features[:, :4].tolist() == [[4, 3, 1, 0], [8, 0, 0, 0]]
-    again = datasets.load("ag_news_sample")
-    assert again.vocabulary == data.vocabulary and again.fingerprint == data.fingerprint
     write_texts(folder / TEST, ["zebra"])
-    assert datasets.load("ag_news_sample").vocabulary == data.vocabulary  # training texts only
+    assert datasets.load("ag_news_sample").vocabulary == words, "of training texts only"
     write_texts(folder / TEST, [1, 2])
     with pytest.raises(DatasetError, match="must be text, not int64"):
         datasets.load("ag_news_sample")
@@ -125,39 +115,27 @@ def test_texts_become_token_ids(places):
 
 def test_a_name_stands_for_the_official_set_only(places, monkeypatch):
     pair(places, counts=(4, 2))
-    with pytest.raises(DatasetError, match=r"4 training and 2 test .*60,000.*'mnist_sample'"):
-        datasets.load("mnist")
-    place, why = datasets.describe("mnist")
-    assert place == "missing" and "mnist_sample" in why
-    assert len(datasets.load("mnist_sample").train) == 4
-    with pytest.raises(DatasetError, match="official"):  # what the sample left is not taken
-        datasets.load("mnist")
+    for _ in range(2):  # what the sample left in the cache is not taken either
+        with pytest.raises(DatasetError, match=r"4 training and 2 test .*60,000.*'mnist_sample'"):
+            datasets.load("mnist")
+        assert len(datasets.load("mnist_sample").train) == 4
     monkeypatch.delenv("FEDLIB_DATA")
-    with pytest.raises(DatasetError):
-        datasets.load("mnist")
     assert len(datasets.load("mnist_sample").train) == 4
     resize(monkeypatch, "mnist", 4, 2)
     monkeypatch.setenv("FEDLIB_DATA", str(places / "data"))
     assert len(datasets.load("mnist").train) == 4
-
-
-def test_a_sample_has_a_folder_of_its_own_where_there_is_one(places):
-    pair(places, counts=(3, 3))
-    pair(places, "mnist_sample")
-    data = datasets.load("mnist_sample")
-    assert len(data.train) == 2 and data.source == "Parquet files of $FEDLIB_DATA/mnist_sample"
+    pair(places, "mnist_sample")  # a folder of the sample's own
+    assert len(datasets.load("mnist_sample").train) == 2
 
 
 def test_names():
-    assert datasets.names()[0] == "digits"
-    assert {"femnist", "ag_news", "cifar100_sample", "femnist_sample"} <= set(datasets.names())
+    assert {"digits", "femnist", "ag_news", "cifar100_sample"} <= set(datasets.names())
     assert datasets.class_names("cifar100_sample") == datasets.class_names("cifar100")
     with pytest.raises(ValueError, match=r"'cifar-10'.*digits.*did you mean 'cifar10'"):
         datasets.load("cifar-10")
-    unknown = ("cifar", "digits_sample", "mnist_sample_sample")
-    for name, function in product(unknown, (datasets.load, datasets.describe)):
-        with pytest.raises(ValueError, match=f"unknown dataset '{name}'"):
-            function(name)
+    for function in (datasets.load, datasets.describe):
+        with pytest.raises(ValueError, match="unknown dataset 'digits_sample'"):
+            function("digits_sample")
 
 
 def test_describe_decodes_nothing(places, monkeypatch):
@@ -170,8 +148,6 @@ def test_describe_decodes_nothing(places, monkeypatch):
     monkeypatch.delenv("FEDLIB_DATA")
     assert datasets.describe("mnist_sample") == ("cache", str(cache.folder()))
     assert datasets.describe("mnist") == ("download", "ylecun/mnist/mnist")
-    assert datasets.describe("cifar100_sample")[0] == "missing"
-    assert datasets.describe("digits") == ("embedded", "scikit-learn")
     monkeypatch.setenv("FEDLIB_DATA", str(places / "nowhere"))
     assert "no such folder" in datasets.describe("mnist")[1]
 
@@ -195,24 +171,24 @@ class Bomb:
         return (sys.exit, ("unpickled",))
 
 
+def rewrite_meta(name, meta):
+    """Write what the cache says of a set, with a sum that fits."""
+    meta["sum"] = zlib.crc32(json.dumps({k: v for k, v in meta.items() if k != "sum"}).encode())
+    (cache.folder() / name / "meta.json").write_text(json.dumps(meta))
+
+
 def test_a_cache_poisoned_with_objects_is_refused(places):
     pair(places, counts=(5, 5))
-    sample = datasets.load("mnist_sample")
-    entry = entry_of(places)
-    poison = np.empty(5, object)
-    poison[:] = Bomb()
-    with (entry / "train.labels.npy").open("wb") as file:
-        np.lib.format.write_array(file, poison, allow_pickle=True)
+    sample, labels = datasets.load("mnist_sample"), entry_of(places) / "train.labels.npy"
+    with labels.open("wb") as file:
+        np.lib.format.write_array(file, np.array([Bomb()] * 5), allow_pickle=True)
     meta = cache.meta_of("mnist_sample")
-    for name in meta["files"]:
-        stat = (entry / name).stat()
-        meta["files"][name] = [stat.st_size, stat.st_mtime_ns]
-    meta["sum"] = zlib.crc32(json.dumps(meta).encode())
-    (entry / "meta.json").write_text(json.dumps(meta))
+    meta["files"][labels.name] = [labels.stat().st_size, labels.stat().st_mtime_ns]
+    rewrite_meta("mnist_sample", meta)
     with pytest.raises(DatasetError, match="Python objects"):
         cache.read("mnist_sample")
     assert datasets.load("mnist_sample").fingerprint == sample.fingerprint
-    (entry / "train.labels.npy").write_bytes(pickle.dumps(Bomb()))
+    labels.write_bytes(pickle.dumps(Bomb()))
     assert datasets.load("mnist_sample").fingerprint == sample.fingerprint
 
 
@@ -229,17 +205,20 @@ def floats(bad=None, shape=(5,)):
     return x
 
 
-@pytest.mark.slow
-def test_arrays_come_back_under_their_name_in_every_process():
-    (x, y), (a, b) = some(), some(20, seed=1)
+def test_arrays_come_back_under_their_name():
+    """And as numbers they have their own look: a dead channel has no infinite scale."""
+    (x, y), (a, b) = some(shape=(4, 5, 3)), some(20, (4, 5, 3), seed=1)
+    x[..., 1] = 51
     data = datasets.add("mine", (x, y), (a, b), ["no", "perhaps", "yes"])
     assert (data.train.features == x).all() and (data.test.labels == b).all()
-    assert (data.shape, data.class_names) == ((8, 8, 1), ("no", "perhaps", "yes"))
+    assert (data.shape, data.class_names) == ((4, 5, 3), ("no", "perhaps", "yes"))
     assert data.mean == data.std == () and data.fit
-    assert datasets.form("mine") == ((8, 8, 1), 3) and "mine" in datasets.names()
+    assert datasets.form("mine") == ((4, 5, 3), 3) and "mine" in datasets.names()
     assert datasets.describe("mine") == ("cache", str(cache.folder()))
-    elsewhere = "from fedlib import data as d; print(d.load('mine').fingerprint)"
-    assert alone(elsewhere).stdout.strip() == data.fingerprint != ""
+    rows = np.arange(0, 60, 3)
+    look = datasets.fitted(data, data.train.features, rows)
+    assert look.mean[1] == pytest.approx(0.2) and look.std[1] == 1 and look.ids is None
+    assert look.std[0] == pytest.approx(x[rows, ..., 0].std() / 255)
 
 
 NAMED = """
@@ -263,7 +242,7 @@ sys.exit(main(["runs"]))
 
 
 @pytest.mark.slow
-def test_names_that_are_no_ascii_pass_where_the_machine_knows_ascii_only(tmp_path, places):
+def test_names_that_are_no_ascii_pass_where_the_machine_knows_ascii_only(tmp_path):
     """Of columns, classes, clients, algorithms and metrics; no file is in its own encoding."""
     (tmp_path / "named.py").write_text(NAMED, "utf-8")
     words = "-X", "utf8=0", "-X", "warn_default_encoding"
@@ -276,28 +255,15 @@ def test_names_that_are_no_ascii_pass_where_the_machine_knows_ascii_only(tmp_pat
     assert "1,\u0394,1.0" in (tmp_path / "log.csv").read_text("utf-8")
     data = datasets.load("mine")
     assert data.train.columns["S\u00fcd"][1] == "\u674e" and data.class_names[0] == "\u2713"
-    assert all(path.name.isascii() for path in (cache.folder() / "mine").iterdir())
     # What was stored under the name itself is still found.
-    meta = cache.meta_of("mine")
+    home, meta = cache.folder() / "mine", cache.meta_of("mine")
+    assert all(path.name.isascii() for path in home.iterdir())
     for split in ("train", "test"):
         file = next(name for name in meta["files"] if name.startswith(f"{split}.column"))
-        (cache.folder() / "mine" / file).rename(
-            cache.folder() / "mine" / f"{split}.column.S\u00fcd.npy"
-        )
+        (home / file).rename(home / f"{split}.column.S\u00fcd.npy")
         meta["files"][f"{split}.column.S\u00fcd.npy"] = meta["files"].pop(file)
-    meta["sum"] = zlib.crc32(json.dumps(meta).encode())
-    (cache.folder() / "mine" / "meta.json").write_text(json.dumps(meta))
+    rewrite_meta("mine", meta)
     assert datasets.load("mine").train.columns["S\u00fcd"][1] == "\u674e"
-
-
-def test_channels_have_their_own_look_and_a_dead_one_no_infinite_scale():
-    x, y = some(shape=(4, 5, 3))
-    x[..., 1] = 51
-    data = datasets.add("coloured", (x, y))
-    rows = np.arange(0, 60, 3)
-    look = datasets.fitted(data, data.train.features, rows)
-    assert look.mean[1] == pytest.approx(0.2) and look.std[1] == 1 and look.ids is None
-    assert look.std[0] == pytest.approx(x[rows, ..., 0].std() / 255) and len(data.test) == 0
 
 
 KINDS = [((9, 9, 2), LeNet((3,), (4,))), *((s, MLP((5,))) for s in [(5,), (4, 3), (2, 3, 4, 2)])]
@@ -427,26 +393,10 @@ def test_columns_of_a_table_are_numbers_and_an_option_says_tokens():
         assert kept.feature_names == ("age", "pulse", "smoker", "weight")
 
 
-def patients(folder, wards, rows=40):
-    ages = np.arange(rows)
-    columns = {"age": ages, "pulse": ages % 7, "ill": ages % 2, "ward": wards}
-    folder.mkdir(parents=True)
-    pq.write_table(pa.table(columns), folder / "train-00000-of-00001.parquet")
-
-
-def test_a_local_folder_of_parquet_files_is_a_data_set(tmp_path):
-    how = {"features": ("age", "pulse"), "label": "ill", "columns": ("ward",), "splits": ("train",)}
-    wards = pa.array(["x", "y"] * 20).dictionary_encode()
-    patients(tmp_path / "set" / "data", wards)
-    patients(tmp_path / "flat", wards)
-    for place in (tmp_path / "set", str(tmp_path / "flat")):
-        data = datasets.add_from_hub("mine", place, **how)
-        assert data.train.features.dtype == np.float32, "whole numbers, and yet no tokens"
-        assert data.train.columns["ward"].tolist() == ["x", "y"] * 20
-    tokens = datasets.add_from_hub("mine", tmp_path / "flat", **how, tokens=True)
-    assert tokens.train.features[3, 1] == 3
-    with pytest.raises(DatasetError, match="has no files of all splits"):
-        datasets.add_from_hub("mine", tmp_path, **how)
+def patients(path):
+    ages = np.arange(40)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"age": ages, "pulse": ages % 7, "ill": ages % 2}), path)
 
 
 LAYOUTS = [
@@ -457,95 +407,59 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_of_a_local_folder_is_found(tmp_path, layout):
+    ages = np.arange(18)
+    columns = {"age": ages, "pulse": ages % 7, "ward": pa.array(["x", "y"] * 9).dictionary_encode()}
     for i, split in enumerate(("train", "test")):
         path = tmp_path / f"{layout.format(split)}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table({"age": [1.0, 2.0 + i] * 9, "ill": [True, False] * 9}), path)
+        pq.write_table(pa.table({**columns, "age": ages + i, "ill": [True, False] * 9}), path)
         (path.parent / "._junk.parquet").write_text("of another program")
-    data = datasets.add_from_hub("mine", tmp_path, "age", "ill")
-    assert (len(data.train), len(data.test), data.test.features.max()) == (18, 18, 3)
-    assert data.train.labels[:2].tolist() == [1, 0]
+    for place, how in ((tmp_path, {}), (str(tmp_path), {"tokens": True})):
+        data = datasets.add_from_hub("mine", place, ("age", "pulse"), "ill", ("ward",), **how)
+        assert data.test.features[:2].tolist() == [[1, 0], [2, 1]]
+        assert data.train.labels[:2].tolist() == [1, 0] and data.train.columns["ward"][1] == "y"
+        assert data.test.features.dtype == (np.int32 if how else np.float32), "tokens if said"
 
 
 def test_what_was_looked_for_in_a_folder_and_is_there_is_said(tmp_path):
-    how = {"features": ("age", "pulse"), "label": "ill"}
-    patients(tmp_path / "one", ["x"] * 40)
-    (tmp_path / "one" / "train-00000-of-00001.parquet").rename(
-        tmp_path / "one" / "validation.parquet"
-    )
-    patients(tmp_path / "one" / "data", ["x"] * 40)
+    one, two = tmp_path / "one", tmp_path / "two" / TRAIN
+    for path in (one / "validation.parquet", one / "data" / TRAIN, two):
+        patients(path)
     lack = r"looked for test-\*.parquet, test.parquet, test/\*.parquet .* it has data, data/train-"
-    with pytest.raises(DatasetError, match=lack + ".*, validation.parquet; .* splits="):
-        datasets.add_from_hub("mine", tmp_path / "one", **how)
-    with pytest.raises(DatasetError, match=r"has no files of all splits .* in one folder there"):
-        datasets.add_from_hub("mine", tmp_path / "one", **how, splits=("train", "validation"))
-    patients(tmp_path / "two", ["x"] * 40)
-    several = r"has no files of all splits .* itself, but folders have: .* one/data, two"
-    with pytest.raises(DatasetError, match=several):
-        datasets.add_from_hub("mine", tmp_path, **how, splits=("train",))
-    data = datasets.add_from_hub("mine", tmp_path, **how, splits=("train",), folder="two")
-    assert data.feature_names == ("age", "pulse")
-    with pytest.raises(
-        DatasetError, match=r"train-.*parquet is no folder: name the one that holds"
-    ):
-        datasets.add_from_hub("mine", tmp_path / "two" / "train-00000-of-00001.parquet", **how)
+    train, both = ("train",), ("train", "validation")
+    cases = [
+        (one, ("train", "test"), lack + ".*, validation.parquet; .* splits="),
+        (one, both, r"has no files of all splits .* in one folder there"),
+        (
+            tmp_path,
+            train,
+            r"has no files of all splits .* itself, but folders have: .* one/data, t",
+        ),
+        (two, train, r"train-.*parquet is no folder: name the one that holds"),
+    ]
+    for place, splits, message in cases:
+        with pytest.raises(DatasetError, match=message):
+            datasets.add_from_hub("mine", place, ("age", "pulse"), "ill", splits=splits)
+    data = datasets.add_from_hub("mine", tmp_path, "age", "ill", splits=train, folder="two")
+    assert data.feature_names == ("age",)
 
 
-NAMES = {
-    "as the datasets library writes them": {
-        "info": {"features": {"ill": {"names": ["no", "yes"]}}}
-    },
-    "fewer than labels": {"info": {"features": {"ill": {"names": ["no"]}}}},
-    "of another column": {"info": {"features": {"age": {"names": ["no", "yes"]}}}},
-    "another form": [1],
-}
+def of_column(column, *names):
+    """What the datasets library writes into a file."""
+    return {"info": {"features": {column: {"names": names}}}}
 
 
-@pytest.mark.parametrize(
-    ("told", "names"), zip(NAMES.values(), ["no yes", *["0 1"] * 3], strict=True), ids=NAMES
-)
+CALLED = [(of_column("ill", "no", "yes"), ("no", "yes")), (of_column("ill", "no"), ("0", "1"))]
+CALLED += [(other, ("0", "1")) for other in (of_column("age", "no", "yes"), [1])]
+
+
+@pytest.mark.parametrize(("told", "names"), CALLED)
 def test_classes_are_called_as_the_file_says(tmp_path, told, names):
     table = pa.table({"age": [1.0, 2.0] * 9, "ill": [0, 1] * 9})
     table = table.replace_schema_metadata({"huggingface": json.dumps(told)})
     pq.write_table(table, tmp_path / "train.parquet")
     data = datasets.add_from_hub("mine", tmp_path, "age", "ill", splits=("train",))
-    assert data.class_names == tuple(names.split())
-
-
-def nowhere(user):
-    """Try what needs a folder, and what does not, as a user who may write none."""
-    if user and not os.geteuid():
-        os.setgroups([])
-        os.setgid(user)
-        os.setuid(user)
-    said = [
-        str(len([*simulate(tiny)])),
-        str(len([*fedrun.list_runs()])),
-        str(len(datasets.names())),
-    ]
-    for wish in (lambda: run(tiny, progress=False), lambda: datasets.add("mine", some())):
-        try:
-            wish()
-        except (StoreError, DatasetError) as error:
-            said.append(f"{type(error).__name__} {error}")
-    return said
-
-
-@pytest.mark.slow
-def test_who_may_write_nowhere_can_simulate_and_is_told_of_the_folders_to_name(monkeypatch):
-    """From a checkout that is read-only and another user's, as in a container."""
-    nowhere(None)  # imports what another user may not read
-    with tempfile.TemporaryDirectory() as home:
-        os.chmod(home, 0o555)
-        for variable in ("RUNS", "RESULTS"):
-            monkeypatch.setenv(f"FEDLIB_{variable}", f"{home}/{variable}")
-        monkeypatch.setenv("FEDLIB_CACHE", f"{home}/cache")
-        ended = child.call(lambda: nowhere(12345))
-    assert ended.code == 0, ended.error
-    rounds, runs, names, store, cached = ended.said
-    assert rounds != "0" and runs == "0" and int(names) > 5
-    assert store.startswith("StoreError") and "FEDLIB_RUNS" in store
-    assert cached.startswith("DatasetError") and "FEDLIB_CACHE" in cached
+    assert data.class_names == names
 
 
 def picture(mode, kind="PNG", **how):
@@ -584,12 +498,11 @@ def test_pictures_that_would_change_are_refused_with_file_and_row(tmp_path, code
     assert "mine" not in datasets.names()
 
 
-def test_what_was_added_before_scales_were_fitted_is_still_there(places):
+def test_what_was_added_before_scales_were_fitted_is_still_there():
     data = datasets.add("mine", (floats(), some()[1]))
     meta = cache.meta_of("mine") | {"version": cache.ADDED, "mean": [1.0] * 5, "std": [2.0] * 5}
     meta.pop("fit")
-    meta["sum"] = zlib.crc32(json.dumps(meta).encode())
-    (cache.folder() / "mine" / "meta.json").write_text(json.dumps(meta))
+    rewrite_meta("mine", meta)
     old = datasets.load("mine")
     assert old.fit and old.mean == () and old.fingerprint == data.fingerprint
 

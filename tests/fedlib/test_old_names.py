@@ -11,10 +11,11 @@ import pytest
 
 import fedlib
 import fedrun
-from fedlib import FedAvg, value
+from fedlib import FedAvg, paths, value
 from fedlib.algorithms.fedavg import ATTRIBUTES, METHODS
 from fedlib.engine import Algorithm
 from fedlib.partition import Partitioner, partitioner
+from fedlib.values import from_code, from_dict, to_dict
 
 HOOKS = [*((FedAvg, *pair) for pair in {**METHODS, **ATTRIBUTES}.items())]
 HOOKS += [(Partitioner, *pair) for pair in partitioner.METHODS.items()]
@@ -88,16 +89,23 @@ def test_a_name_that_changed_warns_and_names_the_new_one(line):
     assert old not in dir(fedlib)
 
 
-@pytest.mark.parametrize("address", ["fedlib.callbacks", "fedlib.flower"])
-def test_a_former_address_names_the_present_one(address, monkeypatch):
-    where = rf"examples/{address.partition('.')[2]}"
-    monkeypatch.delitem(importlib.sys.modules, address, raising=False)
-    if address == "fedlib.flower":  # which needs packages that fedlib does not
-        with pytest.raises(ImportError, match=where):
-            importlib.import_module(address)
-        return
-    with pytest.warns(DeprecationWarning, match=where):
-        importlib.import_module(address)
+@pytest.mark.parametrize(("old", "new"), [("Majority", "MajorityClasses"), ("Own", "LocalHoldout")])
+def test_a_renamed_value_keeps_its_key(old, new):
+    kind = getattr(fedlib, new)
+    assert from_code(f"{old}()") == from_dict({"kind": old}) == kind()
+    assert to_dict(kind()) == {"kind": old} and repr(kind()) == f"{new}()"
+
+
+FORMER = [("callbacks", pytest.warns, DeprecationWarning), ("flower", pytest.raises, ImportError)]
+
+
+@pytest.mark.parametrize(("room", "told", "kind"), FORMER)
+def test_a_former_address_names_the_present_one(room, told, kind, monkeypatch):
+    """Flower needs packages that fedlib does not."""
+    monkeypatch.delitem(importlib.sys.modules, f"fedlib.{room}", raising=False)
+    with told(kind, match=rf"examples/{room}"):
+        importlib.import_module(f"fedlib.{room}")
+    assert [*(paths.ROOT / "examples").glob(f"{room}*")]
 
 
 FIELDS = {field.name for field in dataclasses.fields(FedAvg)}
