@@ -16,8 +16,8 @@ import torch
 
 from fedlib import paths, processor
 from fedlib.engine import State
-from fedlib.engine.costs import chunk_of, numbers
 from fedlib.engine.protocol import nbytes
+from fedlib.engine.width import Width
 from fedlib.federation import Federation
 from fedrun.files import raw
 
@@ -80,7 +80,7 @@ def segment(
         rounds, commit, versions, device, processor, seconds, and chunk and threads, on which
         rounding depends.
     """
-    how = {"chunk": chunk_of(fed, chunk, numbers(state)), "threads": torch.get_num_threads()}
+    how = {"chunk": Width(fed, state, chunk).program, "threads": torch.get_num_threads()}
     spent = {name: round(now - since[name], 1) for name, now in clock().items()}
     if fed.device.type != "cpu":
         del spent["cpu_seconds"]  # the CPU mostly waits for the GPU

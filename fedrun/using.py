@@ -10,7 +10,7 @@ from fedlib import data as datasets
 from fedlib.data.arrays import checked, labels_of
 from fedlib.data.parquet import encode, warn_of_unknown
 from fedlib.data.tables import require_columns, require_same_rows
-from fedlib.engine.costs import BLOCK
+from fedlib.engine.width import BLOCK
 from fedlib.federation import ClientData
 from fedlib.metrics import Evaluation, evaluation
 from fedlib.values import check_choice

@@ -110,7 +110,7 @@ def _in_parts(subject: Subject, fed: Federation, state: State) -> tuple[float, f
     """Return the largest differences, by client, when few examples are evaluated at a time."""
     algorithm = subject.experiment.algorithm
     whole = evaluate(fed, algorithm, state, fed.test)
-    with mock.patch.multiple("fedlib.engine.costs", BLOCK=7, BUDGET=1, READ=1):
+    with mock.patch.multiple("fedlib.engine.width", BLOCK=7, BUDGET=1, READ=1):
         parts = evaluate(fed, algorithm, state, fed.test)
     apart = np.abs(whole.nll - parts.nll) / np.abs(whole.nll)
     return float(apart.max()), float(np.abs(whole.accuracy - parts.accuracy).max())

@@ -12,7 +12,7 @@ from fedlib.algorithms.interface import *
 from fedlib.algorithms.local import Finetuning
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, SplitModel
-from fedlib.engine.costs import group_by_size
+from fedlib.engine.width import group_by_size
 from fedlib.models.architectures import GateNet
 from fedlib.partition import whole_part
 

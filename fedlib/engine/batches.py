@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.engine import costs
+from fedlib.engine import width
 from fedlib.engine.program import vmap_clients
 from fedlib.federation import ClientData, Federation, Precomputed
 from fedlib.models import Batch, Params
@@ -126,7 +126,7 @@ def precompute(
         augmented, because these differ from step to step.
     """
     sizes, columns = table.sizes[clients.cpu().numpy()], Precomputed({}, {})
-    size = costs.TOGETHER if fed.net.batchable(fed.device) else 1
+    size = width.TOGETHER if fed.net.batchable(fed.device) else 1
 
     @torch.no_grad()
     def ask(some: slice, batches: Iterator[Batch]) -> list[Precomputed]:
@@ -135,7 +135,7 @@ def precompute(
         return [one(own, ctx, batch) for batch in batches]
 
     def ask_part(some: slice) -> list[Precomputed]:
-        return ask(some, table.blocks(clients[some], costs.AT_ONCE))
+        return ask(some, table.blocks(clients[some], width.AT_ONCE))
 
     once = np.ones((1, 1), dtype=np.int64)
     example = table.batches(clients[:1], 0 * once[None], once, once[0])
@@ -148,6 +148,6 @@ def precompute(
                 for name, t in found.items():
                     if name not in column:
                         column[name] = t.new_zeros(len(clients), int(sizes.max()), *t.shape[2:])
-                    start = at * costs.AT_ONCE
+                    start = at * width.AT_ONCE
                     column[name][parts[i], start : start + t.shape[1]] = t
     return columns

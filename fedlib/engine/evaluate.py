@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.engine import costs
+from fedlib.engine import width
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.protocol import LOG_DENSITY, Algorithm, State, eval_view, tensors, train_view
+from fedlib.engine.width import Width
 from fedlib.federation import ClientData, Federation
 from fedlib.models import Batch, FunctionalModel, Params
 from fedlib.parallel import map_chunks, map_ordered
@@ -75,7 +76,7 @@ def encode(
         with torch.no_grad():
             return algorithm.shared_forward(fed.net, state.server_params, table.inputs(some))
 
-    parts = map_ordered(encode_block, used.split(costs.BLOCK), "examples") if len(used) else []
+    parts = map_ordered(encode_block, used.split(width.BLOCK), "examples") if len(used) else []
     return Encoded({n: torch.cat([p[n] for p in parts]) for n in parts[0]} if parts else {}, at)
 
 
@@ -118,9 +119,9 @@ def evaluate(
         seen = (y[mask], out.gate[mask]) if out.gate.shape[-1] else (torch.empty(0),) * 2
         return torch.stack([right, nll]).cpu(), *seen
 
-    most = partial(costs.prediction_width, fed, encoded.code)
+    most = partial(Width(fed, state).of_prediction, encoded.code)
     groups = (
-        [everyone[i] for i in costs.group_by_size(sizes[everyone], most)] if len(everyone) else []
+        [everyone[i] for i in width.group_by_size(sizes[everyone], most)] if len(everyone) else []
     )
     found = map_ordered(score, groups, "scores")
     for group, (sums, *_) in zip(groups, found, strict=True):
@@ -140,7 +141,7 @@ def evaluate_global(
     or p(s|x) if they return log p(x|s) (000, App. F), and ``combine_clients`` turns the average
     into a prediction. Without local parameters this evaluates the global model; with FedMix, the
     mixture with marginalised gates. If every client predicts with a network of its own, about
-    ``costs.MOST`` equally spaced examples are evaluated.
+    ``width.MOST`` equally spaced examples are evaluated.
 
     Args:
         fed: the federation.
@@ -158,12 +159,13 @@ def evaluate_global(
         rows, sizes, clients = first, sizes.new_ones(1), 1  # all clients predict the same
     log_share = (sizes / sizes.sum()).to(torch.float32).log().unsqueeze(1)
     ask = _asking(fed, algorithm, state)
-    every = costs.test_stride(encoded.code, len(fed.test.y), clients)
-    asked = torch.arange(0, len(fed.test.y), every, device=fed.device)
+    # If each client evaluates a network of its own, about ``MOST`` examples are evaluated.
+    every = len(fed.test.y) // width.MOST if "x" in encoded.code and clients > 1 else 1
+    asked = torch.arange(0, len(fed.test.y), max(1, every), device=fed.device)
 
     def hits(block: Tensor) -> int:
         code = encoded.of(block)
-        groups = rows.split(costs.prediction_width(fed, code, len(block)))
+        groups = rows.split(Width(fed, state).of_prediction(code, len(block)))
         output_of = lambda net, w, ctx, _: algorithm.new_client_output(net, w, ctx, code)  # noqa: E731
         each = (ask(output_of, i, {}) for i in groups)
         first, log_p = next(each), log_share.expand(-1, len(block))
@@ -181,7 +183,7 @@ def evaluate_global(
             logp = algorithm.combine_clients(fed.net, state.server_params, code, outputs)
         return int((logp.argmax(-1) == fed.test.y[block]).sum())
 
-    blocks = asked.split(costs.BLOCK)
+    blocks = asked.split(width.BLOCK)
     return sum(right for _, right in map_chunks(hits, blocks, "newcomers")) / len(asked)
 
 
@@ -190,7 +192,7 @@ def evaluate_everywhere(
 ) -> np.ndarray:
     """Return every client's accuracy on the same examples of all clients' tests, ``[clients]``.
 
-    At most ``costs.MOST`` equally spaced examples are used. The accuracy measures how well a
+    At most ``width.MOST`` equally spaced examples are used. The accuracy measures how well a
     client's model generalises beyond its own data.
 
     Args:
@@ -199,7 +201,7 @@ def evaluate_everywhere(
         state: the state with the parameters.
         encoded: the result of ``encode`` for all test examples. Default: computed here.
     """
-    every = -(-len(fed.test.y) // costs.MOST)
+    every = -(-len(fed.test.y) // width.MOST)
     some = torch.arange(0, len(fed.test.y), every, device=fed.device)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
     first, like = _alike(fed, algorithm, state, encoded.of(some[:1]))
@@ -277,9 +279,9 @@ def tabulate(
     """
     encoded, ask = encode(fed, algorithm, state, table), _asking(fed, algorithm, state)
     sizes, found = table.sizes, dict[int, Tensor]()
-    usual = int(sizes[~costs.oversized(sizes)].max(initial=0))
-    most = partial(costs.prediction_width, fed, encoded.code)
-    for group in costs.group_by_size(sizes, most):
+    usual = int(sizes[~width.oversized(sizes)].max(initial=0))
+    most = partial(Width(fed, state).of_prediction, encoded.code)
+    for group in width.group_by_size(sizes, most):
         held, real = table.padded(group, max(usual, int(sizes[group].max())))
         said = ask(method, torch.as_tensor(group, device=fed.device), encoded.of(held))
         each = said[real].split(sizes[group].tolist())

@@ -1,15 +1,14 @@
 """One communication round: choose a cohort, train its clients, aggregate their messages."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.engine import costs
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import accuracy
 from fedlib.engine.program import one_client, vmap_clients
@@ -17,6 +16,7 @@ from fedlib.engine.protocol import (
     SHAPES,
     Algorithm,
     Cohort,
+    Phase,
     State,
     TrainingDiverged,
     Update,
@@ -25,6 +25,7 @@ from fedlib.engine.protocol import (
 )
 from fedlib.engine.selection import Selection
 from fedlib.engine.train import in_parts, train_phase
+from fedlib.engine.width import Width, group_by_size, oversized
 from fedlib.federation import Federation
 from fedlib.models import Params
 from fedlib.parallel import map_chunks
@@ -55,20 +56,6 @@ class Report:
     download: Tensor
     upload: Tensor
     adapted: dict[str, Tensor]
-
-
-class Sent(NamedTuple):
-    """The results of some clients at the end of a round, ``[clients, ...]`` each.
-
-    Args:
-        messages: what they send to the server.
-        kept: their local parameters.
-        metrics: their ``loss``, and accuracies as in ``Report.adapted``.
-    """
-
-    messages: Params
-    kept: Params
-    metrics: Params
 
 
 def select(fed: Federation, cohort: int | float | Selection, seed: int, round: int) -> np.ndarray:
@@ -109,7 +96,7 @@ def play_round(
         seed: the experiment's seed.
         cohort: as in ``select``.
         chunk: the number of clients that share one program; results are equal up to rounding.
-            Default: ``costs.chunk_of``.
+            Default: ``width.Width.program``.
         score: whether to evaluate every client of the cohort with its locally trained parameters,
             on its validation and test examples (000, App. G). Default: False.
 
@@ -125,7 +112,7 @@ def play_round(
     where = torch.as_tensor(clients, device=fed.device)
     state = algorithm.choose(fed, state, where)
     try:
-        messages, metrics = _train_cohort(algorithm, fed, state, clients, chunk, score)
+        messages, metrics = train_cohort(algorithm, fed, state, clients, chunk, score)
     except TrainingDiverged as error:
         raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
     except Exception as error:
@@ -149,89 +136,110 @@ def play_round(
     return after, Report(clients, losses, messages, weights, down, up, metrics)
 
 
-def _train_cohort(
+def train_cohort(
     algorithm: Algorithm,
     fed: Federation,
     state: State,
     clients: np.ndarray,
-    chunk: Any,
-    score: bool,
+    chunk: int | None = None,
+    score: bool = False,
 ) -> tuple[Params, Params]:
-    """Train the clients of a round; return their messages and metrics, ``[S, ...]``.
+    """Train the clients of a round; return their messages and metrics, ``[S, ...]`` by name.
 
     The ``client_params`` of ``state`` are updated in place.
+
+    Args:
+        algorithm, fed, state: as in ``play_round``, after ``choose``.
+        clients: indices of the cohort, int64 ``[S]``.
+        chunk, score: as in ``play_round``.
     """
-    where = torch.as_tensor(clients, device=fed.device)
-    shapes = algorithm.client_constants(fed, state, where).get(SHAPES, torch.zeros_like(where))
-    usual = costs.chunk_of(fed, chunk, costs.numbers(state))
-    sizes, phases = fed.train.sizes[clients], algorithm.phases()
-    most = costs.cohort_width(fed, chunk, usual, state, phases)
-    groups = [*costs.groups(shapes.cpu().numpy(), sizes, phases, most)]
-    full = int(sizes[~costs.oversized(sizes)].max(initial=1))  # the size of a full batch
+    where, sizes = torch.as_tensor(clients, device=fed.device), fed.train.sizes[clients]
+    known = algorithm.client_constants(fed, state, where)
+    known = tensors(algorithm, "client_constants", known, len(where))
     now = {n: torch.tensor(getattr(state, n), device=fed.device) for n in ("round", "seed")}
+    common = {**algorithm.round_constants(fed, state), **now}
+    width, phases = Width(fed, state, chunk), algorithm.phases()
+    full = int(sizes[~oversized(sizes)].max(initial=1))  # the size of a full batch
 
-    def play(group: np.ndarray) -> Sent:
+    def play(group: np.ndarray) -> tuple[Params, Params, Params]:
         """Train a group of clients, given as positions in the cohort."""
-        mine, ids, held = where[torch.as_tensor(group)], fed.ids[clients[group]], sizes[group]
-        params = tensors(
-            algorithm, "client_params", algorithm.client_params(fed, state, mine), len(mine)
-        )
-        found = algorithm.client_constants(fed, state, mine)
-        context = tensors(algorithm, "client_constants", found, len(mine))
-        common, loss = {**algorithm.round_constants(fed, state), **now}, torch.zeros(len(mine))
-        received = trained = Cohort(fed, mine, params, context, common, loss.to(fed.device))
+        place = torch.as_tensor(group, device=fed.device)
+        mine, context = where[place], {n: t[place] for n, t in known.items()}
+        params = algorithm.client_params(fed, state, mine)
+        params = tensors(algorithm, "client_params", params, len(mine))
+        loss = torch.zeros(len(mine), device=fed.device)
+        before = after = Cohort(fed, mine, params, context, common, loss)
         for k, phase in enumerate(phases):
-            size = phase.batch_size or int(held.max(initial=full))
-            drawn = state.seed, state.round, k
-            plan = make_plan(ids, held, size, phase.epochs, drawn, phase.steps)
-            trained = train_phase(
-                algorithm, trained, phase, plan, state.client_params, chunk, usual
+            size = phase.batch_size or int(sizes[group].max(initial=full))
+            drawn = (state.seed, state.round, k)
+            plan = make_plan(
+                fed.ids[clients[group]], sizes[group], size, phase.epochs, drawn, phase.steps
             )
+            after = train_phase(algorithm, after, phase, plan, width)
 
-        def end(some: slice) -> Sent:
-            return _end(
-                algorithm, received.part(some), trained.part(some), state.client_params, score
-            )
+        def end(some: slice) -> tuple[Params, Params, Params]:
+            return _end(algorithm, before.part(some), after.part(some), state.client_params, score)
 
-        return in_parts(end, len(mine), usual, "ends")
+        return in_parts(end, len(mine), width.program, "ends")
 
+    groups = [*_groups(known.get(SHAPES), sizes, phases, most := width.of_group(phases))]
     # Groups that advance phase by phase are not spread over cores: their phases are.
-    side_by_side = most > usual
-    played = enumerate(map(play, groups)) if side_by_side else map_chunks(play, groups, "clients")
+    by_phase = most > width.program
+    played = enumerate(map(play, groups)) if by_phase else map_chunks(play, groups, "clients")
     messages, metrics = dict[str, Tensor](), dict[str, Tensor]()
-    for i, sent in played:
+    for i, (kept, sent, measured) in played:
         place = torch.as_tensor(groups[i], device=fed.device)
-        for name, param in state.client_params.items():
-            param[where[place]] = sent.kept[name]
-        _put(messages, sent.messages, place, len(where))
-        _put(metrics, sent.metrics, place, len(where))
+        for name, t in kept.items():
+            state.client_params[name][where[place]] = t
+        _put(messages, sent, place, len(where))
+        _put(metrics, measured, place, len(where))
     return messages, metrics
 
 
+def _groups(
+    shapes: Tensor | None, sizes: np.ndarray, phases: Sequence[Phase], most: int
+) -> Iterator[np.ndarray]:
+    """Yield groups of at most so many clients that are trained together, as positions.
+
+    The parameters of a group have equal shapes. Clients with most steps come first.
+    """
+    batch = next((p.batch_size for p in phases[:1]), None) or sizes.max(initial=1)
+    steps = np.ceil(sizes / batch)
+    kinds = 0 * sizes if shapes is None else shapes.cpu().numpy()
+    for kind in np.unique(kinds):
+        same = np.flatnonzero(kinds == kind)
+        order = same[np.argsort(-steps[same], kind="stable")]
+        yield from (order[some] for some in group_by_size(sizes[order], lambda width: most))
+
+
+@torch.no_grad()
 def _end(
     algorithm: Algorithm, cohort: Cohort, trained: Cohort, local: Collection[str], score: bool
-) -> Sent:
-    """Return the results of clients that share a program, after their last phase."""
-    fed, clients, context, common = cohort.fed, cohort.clients, cohort.context, cohort.common
+) -> tuple[Params, Params, Params]:
+    """End the round of clients that share a program, after their last phase.
+
+    Returns:
+        Their local parameters, their messages, and their metrics: the ``loss``, and accuracies as
+        in ``Report.adapted``; ``[clients, ...]`` by name.
+    """
+    fed, clients, context = cohort.fed, cohort.clients, cohort.context
 
     def end(before: Params, after: Params, context: Params) -> Update:
-        update = algorithm.client_update(fed.net, before, after, {**context, **common})
+        update = algorithm.client_update(fed.net, before, after, {**context, **cohort.common})
         return _pair(algorithm, "client_update", update)
 
-    with torch.no_grad():
-        ends = vmap_clients(end, len(clients))(cohort.params, trained.params, context)
-        last = algorithm.postprocess(cohort, trained.params, ends)
-        own, message = _pair(algorithm, "postprocess", last)
-        _require_kept(algorithm, own, {n: cohort.params[n] for n in local})
-        after = {**trained.params, **own}
-        test = vmap_clients(one_client(partial(accuracy, algorithm), fed.net, common), len(clients))
-        scores = {}
-        for name, table in zip(SPLITS, (fed.validation, fed.test), strict=True):
-            if score and table.sizes[clients.cpu().numpy()].any():
-                scores[name] = test(after, context, table.all_examples(clients)).double().cpu()
-            elif score:  # without examples there is nothing to evaluate
-                scores[name] = torch.full((len(clients),), torch.nan).double()
-    return Sent(message, {n: after[n] for n in local}, {"loss": trained.loss, **scores})
+    ends = vmap_clients(end, len(clients))(cohort.params, trained.params, context)
+    last = algorithm.postprocess(cohort, trained.params, ends)
+    own, message = _pair(algorithm, "postprocess", last)
+    _require_kept(algorithm, own, {n: cohort.params[n] for n in local})
+    after, metrics = {**trained.params, **own}, {"loss": trained.loss}
+    nan = torch.full((len(clients),), torch.nan)  # without examples there is nothing to evaluate
+    one = one_client(partial(accuracy, algorithm), fed.net, cohort.common)
+    for name in SPLITS if score else ():
+        batch = getattr(fed, name).all_examples(clients)
+        found = vmap_clients(one, len(clients))(after, context, batch) if len(batch.y[0]) else nan
+        metrics[name] = found.double().cpu()
+    return {n: after[n] for n in local}, message, metrics
 
 
 def _pair(algorithm: Algorithm, hook: str, update: Any) -> Update:

@@ -1,7 +1,7 @@
 """Which clients take part in a round: drawn by (seed, round, client id)."""
 
 import math
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -64,12 +64,13 @@ class Selection:
         if fed.participants is not None:
             clients = clients[np.isin(clients, fed.participants)]
         size = cohort_size(self.size, len(clients))
-        there = self._there(fed.ids[clients], seed, round)
-        drawn = self.pick(fed, clients[there], size, round, generator(seed, "cohort", round))
-        drawn = self._require_rows(drawn, clients[there])
-        if not self.dropout:
-            return drawn
-        luck = np.array([_coin(seed, round, i, 1) for i in fed.ids[drawn].tolist()])
+        clients = clients[self._available(fed.ids[clients], seed, round)]
+        drawn = np.asarray(self.pick(fed, clients, size, round, generator(seed, "cohort", round)))
+        whole = drawn.ndim == 1 and drawn.dtype.kind in "iu"
+        if not (whole and 0 < len(drawn) == len(np.intersect1d(drawn, clients))):
+            need = "must return a non-empty subset of `clients`, each once"
+            raise ValueError(f"{type(self).__name__}.pick {need}, got {short_repr(drawn)}")
+        luck = _uniform(fed.ids[drawn], seed, round, 1) if self.dropout else np.ones(len(drawn))
         return drawn[(luck >= self.dropout) | (luck == luck.max())]
 
     def pick(
@@ -94,25 +95,13 @@ class Selection:
             p, size = n / n.sum(), min(size, int((n > 0).sum()))
         return clients[rng.choice(len(clients), min(size, len(clients)), replace=False, p=p)]
 
-    def _require_rows(self, drawn: Any, clients: np.ndarray) -> np.ndarray:
-        """Return the result of ``pick`` if it is valid; ValueError if not."""
-        picked, once = np.asarray(drawn), 0
-        if picked.ndim == 1 and picked.dtype.kind in "iu" and np.isin(picked, clients).all():
-            once = len(np.unique(picked))
-        if not once or once < len(picked):
-            need = "must return a non-empty subset of `clients`, each once"
-            raise ValueError(f"{type(self).__name__}.pick {need}, got {short_repr(drawn)}")
-        return picked
-
-    def _there(self, ids: np.ndarray, seed: int, round: int) -> np.ndarray:
+    def _available(self, ids: np.ndarray, seed: int, round: int) -> np.ndarray:
         """Return which clients are available, bool ``[clients]``; at least one is."""
         if self.available == 1:
             return np.ones(len(ids), dtype=bool)
+        luck = _uniform(ids, seed, 0 if self.period else round, 2 if self.period else 0)
         if self.period:
-            starts = np.array([_coin(seed, 0, i, 2) for i in ids.tolist()])
-            luck = (round / self.period + starts) % 1
-        else:
-            luck = np.array([_coin(seed, round, i, 0) for i in ids.tolist()])
+            luck = (round / self.period + luck) % 1
         return (luck < self.available) | (luck == luck.min())
 
 
@@ -136,5 +125,6 @@ def cohort_size(cohort: int | float, clients: int) -> int:
     return int(size)
 
 
-def _coin(seed: int, round: int, client: int, which: int) -> float:
-    return float(generator(seed, "presence", round, client, which).random())
+def _uniform(ids: np.ndarray, seed: int, round: int, which: int) -> np.ndarray:
+    """Return a random number in [0, 1) for each client, ``[clients]``."""
+    return np.array([generator(seed, "presence", round, i, which).random() for i in ids.tolist()])

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from fedlib.engine import costs
 from fedlib.engine.batches import Plan, precompute
+from fedlib.engine.early_stopping import EarlyStopper
 from fedlib.engine.evaluate import nll
-from fedlib.engine.program import Program, one_client, vmap_clients
+from fedlib.engine.program import Program, one_client
 from fedlib.engine.protocol import (
     Algorithm,
     Cohort,
@@ -23,6 +24,7 @@ from fedlib.engine.protocol import (
     numbers_of,
     precompute_of,
 )
+from fedlib.engine.width import Width
 from fedlib.federation import NOTHING, Federation
 from fedlib.models import Batch, Params, Statistics, is_statistic
 from fedlib.parallel import Found, map_ordered
@@ -33,9 +35,7 @@ def train_phase(
     cohort: Cohort,
     phase: Phase,
     plan: Plan,
-    local: Collection[str] = (),
-    chunk: int | None = None,
-    usual: int = 1,
+    width: Width,
 ) -> Cohort:
     """Train a cohort for one phase and return the cohort afterwards.
 
@@ -47,24 +47,21 @@ def train_phase(
         cohort: the clients with their parameters before the phase.
         phase: the phase.
         plan: their mini-batches.
-        local: names of the parameters that stay with their client.
-        chunk: the number of clients that share one program, None for the default.
-        usual: the default number, unless the phase allows more (``costs.phase_width``).
+        width: how many clients share a program.
     """
-    fed = cohort.fed
-    moving = phase.trained_names(cohort.params, local)
+    moving = phase.trained_names(cohort.params, width.state.client_params)
     if not moving:
         return cohort
     cohort = with_precomputed(algorithm, cohort, phase, moving)
     trained = {n: cohort.params[n] for n in moving}
-    size = costs.phase_width(fed, chunk, usual, trained, bool(cohort.precomputed.replace))
+    size = width.of_phase(trained, vectors=bool(cohort.precomputed.replace))
 
     def play(some: slice) -> tuple[Params, Tensor]:
         return train_together(algorithm, cohort.part(some), phase, plan.rows(some), moving)
 
     after, loss = in_parts(play, len(cohort.clients), size, f"phase {phase.loss} {phase.train}")
     params = {**cohort.params, **after}
-    return Cohort(fed, cohort.clients, params, cohort.context, cohort.common, loss)
+    return Cohort(cohort.fed, cohort.clients, params, cohort.context, cohort.common, loss)
 
 
 def in_parts(fn: Callable[[slice], Found], clients: int, size: int, kind: str) -> Found:
@@ -115,18 +112,18 @@ def train_together(
         plan: their mini-batches.
         moving: names of the trained parameters.
     """
-    net = cohort.fed.net
-    loss = one_client(getattr(algorithm, phase.loss), net, cohort.common)
-    recorded = _recorded(algorithm, loss, cohort, moving)
+
+    def of_client(method: Callable[..., Any]) -> Callable[..., Any]:
+        return one_client(method, cohort.fed.net, cohort.common)
+
     _, round, _ = plan.where
-    last = (
-        one_client(getattr(algorithm, phase.project), net, cohort.common) if phase.project else None
-    )
+    loss = of_client(getattr(algorithm, phase.loss))
+    recorded = _recorded(algorithm, loss, cohort, moving)
+    project = of_client(getattr(algorithm, phase.project)) if phase.project else None
     optimizer = phase.optimizer.at(round)
-    program = Program(recorded, optimizer, moving, cohort.params, cohort.context, last)
-    scored = partial(nll, algorithm)
-    watched = loss if phase.monitor == "loss" else one_client(scored, net, cohort.common)
-    keeper = EarlyStopper(cohort, phase, plan, watched, program)
+    program = Program(recorded, optimizer, moving, cohort.params, cohort.context, project)
+    monitored = loss if phase.monitor == "loss" else of_client(partial(nll, algorithm))
+    keeper = EarlyStopper(cohort, phase, plan, monitored, program)
     losses = []
     for t, batch in enumerate(batches(cohort, phase, plan)):
         try:
@@ -200,73 +197,3 @@ def _mean_loss(losses: list[Tensor], plan: Plan, fed: Federation) -> Tensor:
         who = plan.ids[bad.cpu().numpy()].tolist()
         raise TrainingDiverged(f"the loss of client {fed.called(who)} is not finite", who)
     return torch.where(real, stacked, 0).sum(1) / real.sum(1).clamp(min=1)
-
-
-class EarlyStopper:
-    """Stores each client's parameters when it ends, or at its lowest validation loss.
-
-    Args:
-        cohort: the clients.
-        phase: the phase, with its ``EarlyStop`` or None.
-        plan: their mini-batches.
-        loss: the monitored loss of one client.
-        program: the program that trains them.
-    """
-
-    def __init__(
-        self,
-        cohort: Cohort,
-        phase: Phase,
-        plan: Plan,
-        loss: Callable[..., Tensor],
-        program: Program,
-    ) -> None:
-        self.cohort, self.stop, self.plan, self.program = cohort, phase.stop, plan, program
-        self.loss = vmap_clients(loss, len(plan.ids))
-        self.kept: Params = {}
-        self.best = np.full(len(plan.ids), np.inf)
-        self.waited = np.zeros(len(plan.ids), dtype=np.int64)
-        self.done = plan.ends == 0  # clients without examples
-        # Without validation examples the loss would be 0, the lowest possible.
-        self.watched = cohort.fed.validation.sizes[cohort.clients.cpu().numpy()] > 0
-        self.last = {*plan.ends.tolist()}  # numbers of steps after which some client ends
-        self._keep(self.done)
-
-    def after_step(self, t: int) -> bool:
-        """Check the clients after step ``t``; return whether all of them have ended."""
-        if self.stop is None and t + 1 not in self.last:
-            return False
-        ended = ~self.done & (self.plan.ends == t + 1)
-        if self.stop is None:
-            if not ended.all():  # else all end with the current parameters
-                self._keep(ended)
-        else:
-            every = np.maximum(self.stop.every * self.plan.per_epoch, 1)
-            due = ~self.done & self.watched & ((t + 1) % every == 0)
-            better = self._improved(due) if due.any() else due
-            self.waited = np.where(better, 0, self.waited + due)
-            ended |= ~self.done & (self.waited >= self.stop.patience)
-            never = np.isinf(self.best) | (self.stop.keep == "last")
-            self._keep(ended & never | better & ~never)
-        self.done |= ended
-        return bool(self.done.all())
-
-    def _improved(self, due: np.ndarray) -> np.ndarray:
-        """Update the lowest validation loss of ``due`` clients; return which of them improved."""
-        assert self.stop is not None
-        c = self.cohort
-        with torch.no_grad():
-            batch = c.fed.validation.all_examples(c.clients, c.precomputed_validation)
-            params = {**c.params, **self.program.moving}
-            now = self.loss(params, c.context, batch).double().cpu().numpy()
-        better: np.ndarray = due & (now < self.best - self.stop.min_delta)
-        self.best[better] = now[better]
-        return better
-
-    def _keep(self, which: np.ndarray) -> None:
-        if not which.any():
-            return
-        mask = torch.as_tensor(which, device=self.cohort.clients.device)
-        for name, now in self.program.moving.items():
-            old = self.kept.get(name, now)
-            self.kept[name] = torch.where(mask.view(-1, *[1] * (now.ndim - 1)), now, old).clone()

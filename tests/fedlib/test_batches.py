@@ -13,7 +13,7 @@ from playing import MIXED, NINE, close, play
 
 from fedlib import IID, FedAvg, MatchedHoldout, Task, sgd
 from fedlib import algorithms as alg
-from fedlib.engine import EarlyStop, costs, evaluate, train
+from fedlib.engine import EarlyStop, evaluate, train, width
 from fedlib.engine.batches import make_plan
 from fedlib.federation import NOTHING, CropFlip, Precomputed
 from fedlib.models import MLP, FunctionalModel, LeNet
@@ -158,7 +158,7 @@ def trained(algorithm, fed, rounds=2, **how):
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 def test_training_with_what_is_known_is_training_without(monkeypatch, algorithm):
     fed = make_federation(RAGGED, model=LENET, shape=(12, 12, 1))
-    monkeypatch.setattr(costs, "AT_ONCE", 5)
+    monkeypatch.setattr(width, "AT_ONCE", 5)
     ends = [trained(algorithm, fed, chunk=chunk) for chunk in (None, 1)]
     monkeypatch.setattr(train, "precompute", lambda *_: NOTHING)
     state, report = trained(algorithm, fed, chunk=1)
@@ -200,8 +200,8 @@ def test_each_phase_has_the_chunk_that_suits_what_it_trains(convolutional, code)
 
 
 def test_a_cohorts_weights_wait_in_memory_only_if_they_are_few(monkeypatch, convolutional):
-    size = costs.numbers(alg.FedRep().init(convolutional, 0))
-    monkeypatch.setattr(costs, "WAITING_BYTES", 8 * size)
+    size = width.Width(convolutional, alg.FedRep().init(convolutional, 0)).numbers
+    monkeypatch.setattr(width, "WAITING_BYTES", 8 * size)
     assert asked(alg.FedRep(**FOUR), convolutional)[2] == [2, 1, 1, 2, 1, 1]
 
 

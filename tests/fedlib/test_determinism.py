@@ -19,7 +19,7 @@ from benchmarks.determinism.deviation import Deviation, compare, distance
 from benchmarks.determinism.subjects import subjects
 from fedlib import GPFL, FedAvg, FedBN, FedMix, Local
 from fedlib.engine import EarlyStop, State, play_round
-from fedlib.engine.costs import CACHE_BYTES, chunk_of, numbers
+from fedlib.engine.width import CACHE_BYTES, Width
 from fedlib.models import MLP, FunctionalModel
 from fedrun import Experiment, provenance, run, run_with_state
 
@@ -116,8 +116,8 @@ def test_a_runs_provenance_has_what_the_last_bits_depend_on():
     said = run(experiment, device="cpu", progress=False).provenance["segments"]
     fed = experiment.task.build(0)
     state = experiment.algorithm.init(fed, 0)
-    used = chunk_of(fed, None, numbers(state))
-    assert used == CACHE_BYTES // (4 * numbers(state)) < chunk_of(fed, None)
+    used = Width(fed, state).program
+    assert used == CACHE_BYTES // (4 * sum(t.numel() for t in state.flat().values()))
     assert [(s["chunk"], s["threads"]) for s in said] == [(used, torch.get_num_threads())]
 
 

@@ -23,6 +23,7 @@ from fedlib.engine import Cohort, EarlyStop, Phase, evaluate, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
 from fedlib.engine.train import train_phase
+from fedlib.engine.width import Width
 from fedlib.models import MLP, map_experts
 from fedrun import Experiment, run
 
@@ -122,12 +123,12 @@ def test_every_client_takes_as_many_steps_whatever_its_size():
 def test_early_stopping_returns_each_clients_best_weights(keep, delta):
     fed, rows = make_federation((12, 5, 9)), torch.arange(3)
     algorithm = FedAvg()
-    leaves = algorithm.client_params(fed, algorithm.init(fed, 0), rows)
+    leaves = algorithm.client_params(fed, state := algorithm.init(fed, 0), rows)
     stop = EarlyStop(every=2, patience=3, min_delta=delta, keep=keep)
     phase = Phase(Optimizer("adam", lr=0.02), epochs=40, batch_size=4, stop=stop)
     plan = make_plan(fed.ids, fed.train.sizes, batch_size=4, epochs=40, where=(0, 0, 0))
     cohort = Cohort(fed, rows, leaves, {}, {}, torch.zeros(3))
-    together = train_phase(algorithm, cohort, phase, plan, chunk=3, usual=3).params
+    together = train_phase(algorithm, cohort, phase, plan, Width(fed, state, 3)).params
     for i in range(3):
         expected = _stop_by_hand(fed, algorithm, leaves, i, plan, phase)
         close(expected, {n: t[i] for n, t in together.items()}, atol=1e-5)

@@ -10,8 +10,9 @@ from playing import close, play, texts
 from torch import nn
 
 from fedlib import IFCA, MLP, EarlyStop, FedAvg, FedMix, LeNet, Local, Mixture, adam, sgd
-from fedlib.engine.costs import READERS, chunk_of
+from fedlib.engine import State
 from fedlib.engine.protocol import numbers_of
+from fedlib.engine.width import READERS, Width
 from fedlib.models import (
     Batch,
     BiLSTM,
@@ -220,7 +221,8 @@ def test_the_steps_written_out_are_those_of_nn_lstm():
 
 def test_readers_share_a_program_on_a_cpu():
     large = replace(texts(), net=FunctionalModel(BiLSTM(), (200,), 4))
-    assert large.net.batchable(large.device) and chunk_of(large, None) == READERS
+    assert large.net.batchable(large.device)
+    assert Width(large, State(large.net.init(0), {})).program == READERS
 
 
 def test_only_the_first_tokens_of_a_text_are_read():

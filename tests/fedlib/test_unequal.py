@@ -16,7 +16,7 @@ from torch import nn
 
 from fedlib import MLP, LocalHoldout, NaturalPartition, OptOut, Task, data, parallel, sgd
 from fedlib.algorithms import FedAvg, FedMix, FedPer, PMMoE
-from fedlib.engine import costs, evaluate, evaluate_everywhere, evaluate_global, play_round
+from fedlib.engine import evaluate, evaluate_everywhere, evaluate_global, play_round, width
 from fedlib.federation import OPTED_IN
 
 few = settings(max_examples=40)
@@ -128,11 +128,11 @@ def test_no_network_is_asked_about_nobody(algorithm, chunk):
 )
 def test_padding_stays_in_proportion_to_what_is_held(sizes, giants, most):
     sizes = np.array(sizes + [10**5] * giants)
-    groups = costs.group_by_size(sizes, lambda width: most)
+    groups = width.group_by_size(sizes, lambda width: most)
     assert sorted(np.concatenate(groups).tolist()) == list(range(len(sizes)))
     padded = sum(len(group) * int(sizes[group].max()) for group in groups)
-    assert padded <= (costs.UNEQUAL + 1) * sizes.sum()
-    if not costs.oversized(sizes).any():
+    assert padded <= (width.UNEQUAL + 1) * sizes.sum()
+    if not width.oversized(sizes).any():
         cut = np.split(np.arange(len(sizes)), range(most, len(sizes), most))
         assert all(np.array_equal(a, b) for a, b in zip(groups, cut, strict=True))
 
@@ -141,7 +141,7 @@ def test_padding_stays_in_proportion_to_what_is_held(sizes, giants, most):
 def test_who_is_alone_is_trained_and_scored_as_in_company(batch_size, monkeypatch):
     fed, found = make_federation((3, 40, 2, 0, 5)), []
     for unequal in (64, 2):
-        monkeypatch.setattr(costs, "UNEQUAL", unequal)
+        monkeypatch.setattr(width, "UNEQUAL", unequal)
         algorithm = FedAvg(batch_size=batch_size, client=sgd(0.1), epochs=2)
         how = {"round": 0, "seed": 0, "cohort": 5, "chunk": 5}
         state, report = play_round(algorithm, fed, algorithm.init(fed, 0), **how)
