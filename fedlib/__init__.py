@@ -117,6 +117,8 @@ def __getattr__(name: str) -> Any:
         new = _MOVED[name]
         warnings.warn(f"fedlib.{name} is fedrun.{new} now", DeprecationWarning, stacklevel=2)
         return getattr(import_module("fedrun"), new)
+    if name == "SecureSum":
+        raise AttributeError("SecureSum is an example now, examples/secure_sum.py: copy it")
     if name not in _HOMES:
         raise AttributeError(f"module 'fedlib' has no attribute {name!r}")
     found = getattr(import_module(f"fedlib.{_HOMES[name]}"), name)

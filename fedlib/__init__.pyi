@@ -38,7 +38,6 @@ from fedlib.algorithms import PFedMe as PFedMe
 from fedlib.algorithms import PMMoE as PMMoE
 from fedlib.algorithms import Private as Private
 from fedlib.algorithms import PrunedFedMix as PrunedFedMix
-from fedlib.algorithms import SecureSum as SecureSum
 from fedlib.algorithms import VAEDensity as VAEDensity
 from fedlib.data import add_data as add_data
 from fedlib.engine import EarlyStop as EarlyStop

@@ -24,11 +24,10 @@ from fedlib.algorithms import (
     PMMoE,
     Private,
     PrunedFedMix,
-    SecureSum,
     VAEDensity,
 )
 from fedlib.algorithms.ifca import EpsilonGreedy
-from fedlib.algorithms.private import Summed
+from fedlib.algorithms.private import WeightedSums
 from fedlib.data import Fitted
 from fedlib.engine import EarlyStop
 from fedlib.federation import ClientData, Federation
@@ -91,7 +90,7 @@ def subjects() -> list[Subject]:
 
 def _default(name: str) -> FedAvg:
     kind, plain = getattr(fedlib.algorithms, name), {"client": sgd(0.1), **FAST}
-    made: FedAvg = kind(of=FedAvg(**plain)) if issubclass(kind, Summed) else kind(**plain)
+    made: FedAvg = kind(of=FedAvg(**plain)) if issubclass(kind, WeightedSums) else kind(**plain)
     return made
 
 
@@ -106,7 +105,7 @@ def _task(net: str) -> Task:
 def _experiment(task: Task, algorithm: FedAvg) -> Experiment:
     """Return an algorithm's experiment, after its first stage if it needs one."""
     first = FedAvg(**FAST) if isinstance(algorithm, Mixture) else None
-    of = None if isinstance(algorithm, Summed) else getattr(algorithm, "of", first)
+    of = None if isinstance(algorithm, WeightedSums) else getattr(algorithm, "of", first)
     after = of and Experiment(task, of, 2, cohort=COHORT, seed=SEED, evaluate_every=0)
     how = {"cohort": COHORT, "seed": SEED, "evaluate_every": ROUNDS}
     return Experiment(task, algorithm, ROUNDS, first_stage=after, **how)
@@ -128,7 +127,6 @@ _CONFIGURED: dict[str, FedAvg] = {
     "Densities": VAEDensity(of=_HALF, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST),
     "PMMoE": PMMoE(of=FedPer(client=_STEP, **FAST), epochs=2, client=adam(1e-2), **FAST),
     "Private": Private(of=FedAvg(client=_STEP, **FAST)),
-    "SecureSum": SecureSum(of=FedAvg(client=_STEP, **FAST)),
     "PrunedFedMix": PrunedFedMix(eta=0.95, phi_scale=0.5, client=_STEP, **FAST),
 }
 _OPTIONS: dict[str, FedAvg] = {

@@ -118,7 +118,7 @@ def opted_out():
     return int(row)
 
 
-NOT_THERE = "VAEDensity", "DBE", "SecureSum"  # before it a round of its own, or simulated only
+NOT_THERE = "VAEDensity", "DBE"  # before it a round of its own
 FEDERATED = {
     name: a if hasattr(a, "of") else replace(a, batch_size=4)
     for name, a in BATTERY.items()
@@ -197,7 +197,6 @@ NO_WIRE = {
     "replace(ONE, algorithm=fedlib.algorithms.Local(), first_stage=ONE)": "nothing travels",
     "replace(ONE, algorithm=IFCA(stop=ifca.ClusterStop()))": "do not send the losses",
     "replace(ONE, algorithm=IFCA(least_share=0.1))": "the examples are at the clients",
-    "replace(ONE, algorithm=fedlib.SecureSum(of=FedAvg(**FAST)))": "would not be masked",
 }
 
 

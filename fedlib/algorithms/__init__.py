@@ -13,7 +13,7 @@ from fedlib.algorithms.local import Local, MajorityClass, NewClients, VAEDensity
 from fedlib.algorithms.mixture import Mixture
 from fedlib.algorithms.personal import APFL, Ditto, FedAMP, PFedMe
 from fedlib.algorithms.pmmoe import FedSynMoE, PMMoE
-from fedlib.algorithms.private import Private, SecureSum
+from fedlib.algorithms.private import Private
 from fedlib.algorithms.released import LastClient
 from fedlib.algorithms.server_training import FedGen, FedGH
 from fedlib.algorithms.splitting import (

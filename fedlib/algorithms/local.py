@@ -149,7 +149,7 @@ class NewClients(Finetuning):
     def check(self) -> None:
         of = self.of
         while isinstance(inner := getattr(of, "of", None), FedAvg) and of.communicates:
-            of = inner  # Private and SecureSum wrap the algorithm
+            of = inner  # Private wraps the algorithm
         kind, phases = type(of), of.phases()
         one = of.client, "loss", 1, ""
         usual = all((p.optimizer, p.loss, p.steps_per_batch, p.project) == one for p in phases)

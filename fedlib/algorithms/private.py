@@ -1,28 +1,21 @@
-"""Privacy of clients towards the server: differential privacy and secure aggregation.
+"""Differential privacy of clients, who send their term of a weighted sum and nothing else."""
 
-In both a client sends its term of every weighted sum, u_s (w - w_s), and nothing else.
-"""
-
-import itertools
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from fedlib.algorithms.drift import SCAFFOLD
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.interface import *
 from fedlib.algorithms.local import NoServer
 
 OWN = ("postprocess", "weights", "aggregate", "communication_bytes")  # hooks not taken from ``of``
-MASS = "mass"  # in a message: the client's weight
-MASSES = "mass.expert"  # in a message: the client's weight in each expert
-RING = 2**32  # modulus of sums of masked numbers
-KEY, SHARE = 32, 48  # bytes of a public key, and of a peer's encrypted share of a secret
 
 
 @dataclass(frozen=True)
-class Summed(FedAvg):
+class WeightedSums(FedAvg):
     """A base class of wrappers whose server only computes sums over clients.
 
     Args:
@@ -40,30 +33,24 @@ class Summed(FedAvg):
 
     def check(self) -> None:
         kind, of = type(self).__name__, type(self.of)
-        sums = of.aggregate is FedAvg.aggregate and self.of.communicates
+        sums = of.aggregate is FedAvg.aggregate and not isinstance(self.of, NoServer)
         weighs = of.weights is not FedAvg.weights and of.client_weight is FedAvg.client_weight
-        sends_more = isinstance(self.of, NoServer)  # VAEDensity sends whole auto-encoders
-        if not sums or weighs or sends_more:
+        if not sums or weighs:
             raise ValueError(f"{kind} hands a server sums, and {of.__name__} needs more than these")
         for field in fields(FedAvg):
             if getattr(self, field.name) != field.default:
                 raise ValueError(f"{kind} trains as `of` does: give {field.name} to `of`")
 
-    def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
-        """Return 1 / |S| for every client, as messages are already weighted."""
-        p = torch.full(
-            (len(clients),), 1 / len(clients), dtype=torch.float64, device=clients.device
-        )
-        return {n: p for n in state.server_params if n in messages}
+    weights = SCAFFOLD.weights  # 1 / |S|, as messages are already weighted
 
 
 for hook in ("_optional", *(name for name in vars(Algorithm) if name[0] != "_")):
     if hook not in OWN:
-        setattr(Summed, hook, wrapped(hook))
+        setattr(WeightedSums, hook, wrapped(hook))
 
 
 @value
-class Private(Summed):
+class Private(WeightedSums):
     """Client-level differential privacy: clipped updates and Gaussian noise.
 
         d_s   = all u_s (w - w_s) of a client, over every shared parameter
@@ -110,123 +97,31 @@ class Private(Summed):
         own, message = self.of.postprocess(cohort, after, update)
         one = torch.ones(len(cohort.clients), device=cohort.clients.device)
         parts = clipped(weighted(self.client_weight(one, message), message), self.clip)
-        if statistics := [n for n in parts if is_statistic(n)]:
+        if statistics := ", ".join(filter(is_statistic, parts)):
             way = "of=FedBN(...) keeps them at their client, and nn.GroupNorm has none"
-            what = ", ".join(statistics)
-            raise ValueError(f"noise would spoil BatchNorm's statistics, {what}: {way}")
+            raise ValueError(f"noise would spoil BatchNorm's statistics, {statistics}: {way}")
         if self.at == "client":
-            seed, round = int(cohort.common["seed"]), int(cohort.common["round"])
+            seed, round = (int(cohort.common[n]) for n in ("seed", "round"))
             ids = cohort.fed.ids[cohort.clients.cpu().numpy()].tolist()
+            rows = [{n: t[i] for n, t in parts.items()} for i in range(len(ids))]
             seeds = [torch_seed(seed, "privacy", round, i) for i in ids]
-            drawn = [self._drawn({n: t[0] for n, t in parts.items()}, s) for s in seeds]
-            parts = {n: t + torch.stack([d[n] for d in drawn]) for n, t in parts.items()}
+            parts = stack([self._noisy(*row) for row in zip(rows, seeds, strict=True)])
         return own, parts
 
-    def _drawn(self, like: Params, seed: int) -> Params:
-        """Return Gaussian noise of standard deviation z C in the shapes of ``like``."""
+    def _noisy(self, parts: Params, seed: int) -> Params:
+        """Return parameters plus Gaussian noise of standard deviation z C."""
         draw, size = torch.Generator().manual_seed(seed), self.noise * self.clip
-        by_name = sorted(like.items())  # the draw must not depend on the order of parameters
-        return {n: size * torch.randn(t.shape, generator=draw).to(t) for n, t in by_name}
+        by_name = sorted(parts.items())  # the draw must not depend on the order of parameters
+        return {n: t + size * torch.randn(t.shape, generator=draw).to(t) for n, t in by_name}
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Return the state after a step along the noisy sum, over a fixed denominator."""
         total = {n: t.sum(0) for n, t in messages.items()}
         if self.at == "server":
-            drawn = self._drawn(total, torch_seed(state.seed, "server", state.round))
-            total = {n: t + drawn[n] for n, t in total.items()}
+            total = self._noisy(total, torch_seed(state.seed, "server", state.round))
         one = torch.ones(len(clients), device=clients.device)
         masses = {n: u.sum(0) for n, u in self.client_weight(one, total).items()}
         return self.of.server_update(fed, state, divided(total, masses))
-
-
-@value
-class SecureSum(Summed):
-    """A simulation of secure aggregation, in which masks hide all messages but their sum.
-
-        v_s   = round( 2^f [ u_s (w - w_s), u_s ] )
-        c_s   = v_s + sum_{t > s} m_st - sum_{t < s} m_ts     mod 2^32    all that the server sees
-        Delta = sum_s c_s / 2^f,  its first part over its second          masks cancel
-
-    u_s is the weight of a client, N_s / ``most``, for an expert of FedMix times q(z|s); the mask
-    m_st is drawn from a key that s and t share. The simulation rounds and adds numbers as the
-    protocol does. Its bytes count these numbers, two public keys per client, and the shares of two
-    secrets with all other clients. Masks cancel in the sum, so they are drawn in ``masked`` only;
-    there is no key agreement and no dropout of clients, and over a network (examples/flower) this
-    algorithm raises an error. Label distributions that ``of`` asks clients for (``shares_asked``)
-    are not hidden: with ``marginal_entropy`` above 0 the server of FedMix knows every client's
-    label counts.
-
-    Args:
-        of: the wrapped algorithm, whose server must need weighted sums only. Default:
-            ``FedAvg()``.
-        bits: fractional bits f of a number, from 1 to 30. Default: 20.
-        most: greatest number of training examples of a client. Default: 1000.
-
-    Reference: Bonawitz et al., Practical secure aggregation for privacy-preserving machine
-    learning, CCS 2017.
-    """
-
-    bits: Annotated[int, "[1, 30]"] = 20
-    most: PositiveInt = 1000
-
-    def download(self, state: State, row: int) -> State:
-        """Raise ValueError, because messages over a network are not masked."""
-        raise ValueError("SecureSum is a simulation: over a network nothing would be masked")
-
-    def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
-        """Return what ``of`` keeps, and the client's terms of all sums.
-
-        Raises:
-            ValueError: if a client has more than ``most`` examples.
-        """
-        own, message = self.of.postprocess(cohort, after, update)
-        n = cohort.fed.sizes[cohort.clients]
-        if n.max() > self.most:
-            raise ValueError(f"a client has {int(n.max())} examples, SecureSum.most is {self.most}")
-        masses = self.client_weight((n / self.most).to(torch.float32), message)
-        sent = {(MASSES if u.ndim > 1 else MASS): u for u in masses.values()}
-        return own, {**weighted(masses, message), **sent}
-
-    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
-        """Return the state after a step along the quotients of the sums."""
-        total = {n: self.added(t) for n, t in messages.items()}
-        one = torch.ones(1, device=clients.device)
-        asked = {n: t for n, t in total.items() if n not in (MASS, MASSES)}
-        by = self.client_weight(one, asked)
-        masses = {n: total[MASSES if u.ndim > 1 else MASS] for n, u in by.items()}
-        frozen_rows = {n: u == 0 for n, u in masses.items() if u.ndim}
-        return self.of.server_update(fed, state, divided(total, masses), frozen_rows)
-
-    def added(self, parts: Tensor) -> Tensor:
-        """Return the sum of ``parts`` ``[clients, ...]`` as the server computes it.
-
-        Raises:
-            ValueError: if a sum exceeds 32 bits.
-        """
-        total = self.whole(parts).sum(0)
-        wrapped = (total + RING // 2) % RING - RING // 2
-        if not torch.equal(wrapped, total):
-            raise ValueError(f"a sum does not fit into 32 bits: reduce SecureSum.bits, {self.bits}")
-        return (wrapped.double() / 2**self.bits).to(parts.dtype)
-
-    def whole(self, parts: Tensor) -> Tensor:
-        """Return fixed-point numbers as integers, int64."""
-        return (parts.double() * 2**self.bits).round().to(torch.int64)
-
-    def masked(self, parts: Tensor) -> Tensor:
-        """Return the masked messages for ``parts`` ``[clients, ...]``, int64 below 2^32."""
-        sent = self.whole(parts) % RING
-        for s, t in itertools.combinations(range(len(parts)), 2):
-            draw = torch.Generator().manual_seed(torch_seed(0, "privacy", s, t))
-            mask = torch.randint(RING, parts.shape[1:], generator=draw).to(parts.device)
-            sent[s], sent[t] = (sent[s] + mask) % RING, (sent[t] - mask) % RING
-        return sent
-
-    def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
-        """Return the bytes of messages, public keys and secret shares."""
-        down, up = FedAvg.communication_bytes(self.of, state, clients, messages)
-        shares = (len(clients) - 1) * 2 * SHARE
-        return down + (len(clients) - 1) * 2 * KEY + shares, up + 2 * KEY + shares
 
 
 def weighted(masses: Params, message: Params) -> Params:

@@ -514,7 +514,7 @@ class Algorithm(Protocol):
     def client_weight(self, p: Tensor, messages: Params) -> Params:
         """Return the weights of clients before they are divided by their sum over the cohort.
 
-        Called by ``Private`` and ``SecureSum`` at the clients, which do not know each other. An
+        Called by ``Private`` at the clients, which do not know each other, and by secure sums. An
         algorithm that overrides ``weights`` must override this method, too, to be wrapped by them.
 
         Args:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlib.algorithms import FedAvg, Private, SecureSum
+from fedlib.algorithms import FedAvg, Private
 from fedlib.engine import Report, State
 from fedlib.federation import Federation
 
@@ -52,13 +52,10 @@ def audit(
         - ``labels_from_phi_cohort``: the same for all clients together, if there are at least as
           many clients as classes.
 
-        The messages of ``SecureSum`` are masked and allow none of them; those of ``Private`` have
-        no q(z|s).
+        The messages of ``Private`` have no q(z|s).
     """
     clients, sent = np.asarray(report.clients), algorithm
     found = {"label_share": _numbers(fed.shares("label"))[clients]}
-    if isinstance(algorithm, SecureSum):
-        return found
     if isinstance(algorithm, Private):
         algorithm = algorithm.of  # the algorithm that clients train with
     client = algorithm.client.at(round)

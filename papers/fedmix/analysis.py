@@ -21,7 +21,7 @@ from companion import frames, plotting
 from companion.frames import ByMethod, final
 from companion.plotting.style import INTERVAL, real_first
 from fedlib import data as datasets
-from fedlib.algorithms import FedAvg, FedMix, Private, SecureSum
+from fedlib.algorithms import FedAvg, FedMix, Private
 from fedlib.engine.selection import Selection
 from fedlib.models import FunctionalModel
 from fedlib.privacy import epsilon, total_variation
@@ -666,21 +666,38 @@ def prices(setting: Mixtures, device: str = "cpu") -> pd.DataFrame:
         result = trained(experiment, device=device, progress=False)
         curve = {n: [*result.curve(n).values()] for n in ("test_accuracy", "q_entropy", "bytes_up")}
         once = replace(experiment, first_stage=made[names.FEDMIX], **ONCE)
+        sent = np.mean(curve["bytes_up"]) / setting.cohort / 1000
         rows[name] = {
             "client accuracy": curve["test_accuracy"][-1],
             "entropy of q(z|y)": curve["q_entropy"][-1],
-            "KB up": np.mean(curve["bytes_up"]) / setting.cohort / 1000,
+            "KB up": sent,
             "labels guessed": _told_by_phi(once),
             "epsilon": _epsilon(experiment, setting),
         }
+        if name == names.FEDMIX:  # masks cancel in the sums, so that they change nothing else
+            masked = sent + _masking(int(setting.cohort)) / 1000
+            told = {"KB up": masked, "labels guessed": _told_by_phi(once, summed=True)}
+            rows["secure sums"] = {**rows[name], **told}
     return pd.DataFrame(rows).T
 
 
-def _told_by_phi(experiment: Experiment) -> float:
-    """Return how well a server tells who holds which label by the lengths of phi's rows."""
-    update, _, truth, _, _ = overheard(experiment)
-    if isinstance(experiment.algorithm, SecureSum):
-        update = np.broadcast_to(update.sum(0), update.shape)
+def _masking(cohort: int) -> int:
+    """Return the bytes that a client sends in secure aggregation besides its masked message.
+
+    They are its weight, two public keys, and two shares of secrets for each other client of the
+    cohort (examples/secure_sum.py).
+    """
+    return 4 + 2 * 32 + (cohort - 1) * 2 * 48
+
+
+def _told_by_phi(experiment: Experiment, summed: bool = False) -> float:
+    """Return how well a server tells who holds which label by the lengths of phi's rows.
+
+    If messages are ``summed`` behind masks, it sees the same of every client.
+    """
+    update, _, truth, p, _ = overheard(experiment)
+    if summed:
+        update = np.broadcast_to(np.tensordot(p, update, 1), update.shape)
     return best_threshold(lengths(update), truth > 0)
 
 

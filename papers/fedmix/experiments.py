@@ -46,7 +46,7 @@ class Mixtures(Setting):
         return Optimizer("adam", lr=self.server_rate, rates=rates)
 
 
-SUMS, CLIP = "secure sums", 0.03
+CLIP = 0.03
 # The auto-encoders' widths (App. F).
 VAE = {
     "two_class_digits": {"hidden": (64, 32), "latent": 8, "samples": 4},
@@ -236,12 +236,12 @@ def with_noise(setting: Mixtures, noise: float) -> Experiment:
 
 
 def guarded(setting: Mixtures) -> dict[str, Experiment]:
-    """Return FedMix's training run as it is, behind secure sums, and with differential privacy.
+    """Return FedMix's training run as it is, and with differential privacy.
 
     ``CLIP`` is about what half of the clients send in a round of digits; noise is in units of it.
     """
     plain = algorithms.FedMix(**fedmix(setting))
-    made: dict[str, algorithms.FedAvg] = {names.FEDMIX: plain, SUMS: algorithms.SecureSum(of=plain)}
+    made: dict[str, algorithms.FedAvg] = {names.FEDMIX: plain}
     for at, noise in (("server", 0.0), ("server", 0.3), ("server", 1.0), ("client", 1.0)):
         name = f"clipped, noise {noise:g}, at the {at}" if noise else "clipped"
         made[name] = algorithms.Private(of=plain, clip=CLIP, noise=noise, at=at)

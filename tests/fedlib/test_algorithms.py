@@ -350,7 +350,6 @@ COUNTED = (
     alg.IFCA,
     alg.FedGH,
     alg.PMMoE,
-    alg.SecureSum,
     alg.FedAMP,
 )
 

@@ -37,8 +37,8 @@ def on(kind):
     }[kind]()
 
 
-# Experts of PM-MoE are numbered by row, and masks are drawn for the whole cohort.
-CLIENTS = [name for name in fedlib.algorithms.__all__ if name not in ("PMMoE", "SecureSum")]
+# Experts of PM-MoE are numbered by row.
+CLIENTS = [name for name in fedlib.algorithms.__all__ if name != "PMMoE"]
 CASES = {name: ("dense", BATTERY[name]) for name in CLIENTS} | {
     "convolutional, FedMix": ("convolutional", FedMix(experts=2, **FAST)),
     "convolutional, early stop": ("convolutional", STOPPING),

@@ -47,7 +47,7 @@ def test_a_field_may_have_the_old_name_of_a_method_but_not_of_an_attribute():
 OF_0_2 = """algorithms data models partition APFL GPFL IFCA MOON SCAFFOLD Ditto FedAMP FedAvg
 FedBABU FedBN FedCP FedEM FedGen FedGH FedMix FedPer FedProx FedRep FedRoD FedSynMoE
 LastClient LGFedAvg Local LocalGlobal Mixture Personal PFedMe PMMoE Private PrunedFedMix
-SecureSum EarlyStop Phase Selection State Augmentation CropFlip Evaluation interval MLP
+EarlyStop Phase Selection State Augmentation CropFlip Evaluation interval MLP
 BiLSTM FastText LeNet ResNet Cosine Optimizer Schedule Step adam sgd IID ClassDirichlet
 Dirichlet LabelPermuted OptOut Pachinko QuantitySkew Rotated Shards Task value PINNED"""
 RENAMED = """ByColumn fedlib.NaturalPartition

@@ -62,9 +62,8 @@ ORDINARY = [
 
 
 def test_what_hides_messages_is_audited_for_what_it_sends():
-    """Nothing is seen behind masks, and no q(z|s) behind noise; the rate is that of ``of``."""
+    """No q(z|s) is seen behind noise; the rate is that of ``of``."""
     of = FedMix(**ONE_STEP, experts=2, client=sgd(0.3))
-    assert [*audited(algorithms.SecureSum(of=of))[0]] == ["label_share"]
     found, _, report = audited(algorithms.Private(of=of, noise=0.0, clip=1e-3), uniform=True)
     assert {*found} == {"label_share", *ALL} - {Q}
     bias = report.messages["experts.head.bias"].double().numpy().sum(1)

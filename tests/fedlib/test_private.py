@@ -9,6 +9,7 @@ from playing import FAST, SIZES, Linear, arrays, close, one_step, play
 from test_modules import Own
 from torch import nn
 
+from examples.secure_sum import SecureSum
 from fedlib import MLP, sgd
 from fedlib import algorithms as alg
 from fedlib.engine import play_round
@@ -25,7 +26,7 @@ def test_a_secure_sum_is_the_sum(of):
     """Rounded: a server's optimiser that is Adam would make full steps of what is rounded away."""
     of = type(of)(**{**vars(of), "server": sgd(1.0)})
     fed = make_federation(SIZES)
-    both = of, alg.SecureSum(of=of, bits=26, most=12)
+    both = of, SecureSum(of=of, bits=26, most=12)
     (plain, _), (masked, _) = (play(a, fed, 2) for a in both)
     close(plain.server_params, masked.server_params, rtol=1e-3, atol=1e-5)
 
@@ -33,13 +34,13 @@ def test_a_secure_sum_is_the_sum(of):
 @pytest.mark.parametrize("of", SUMMED, ids=repr)
 def test_what_wraps_an_algorithm_asks_what_that_asks(of):
     """Of label shares, too, without which FedMix's server cannot step."""
-    for wrapped in (alg.Private(of=of), alg.SecureSum(of=of)):
+    for wrapped in (alg.Private(of=of), SecureSum(of=of)):
         assert wrapped.shares_asked == of.shares_asked
         assert wrapped.communicates == of.communicates and wrapped.phases() == of.phases()
 
 
 def test_masks_hide_every_part_and_leave_no_trace_in_the_sum():
-    secure, parts = alg.SecureSum(bits=16), torch.randn(5, 4000)
+    secure, parts = SecureSum(bits=16), torch.randn(5, 4000)
     sent = secure.masked(parts)
     assert torch.equal(sent, secure.masked(parts))
     read = (sent.sum(0) + 2**31) % 2**32 - 2**31
