@@ -189,15 +189,14 @@ def findings(
 
     Where no name tells of real data it is that of the last panel with both methods, of enough seeds
     if there is one, or of ``every`` panel. It is at the largest ``x`` that enough seeds of both
-    have, or of all rows where ``x`` is "". Runs that did not train are left out: where they leave
-    fewer than `LEAST_SEEDS`, nothing is told. The first interval has its name. What is told follows
-    ``start``.
+    have, or of all rows where ``x`` is "". All runs count, as for the claims, also those that did not
+    train. The first interval has its name. What is told follows ``start``.
     """
     real, told, most = dict[str, str](), dict[str, str](), 0
     for name, rows in panels.items():
         rows = rows[rows["method"].isin([method, other])]
         least = min(LEAST_SEEDS, rows["seed"].nunique())
-        rows, last = _at_the_end(_sound(name, rows), x, least)
+        rows, last = _at_the_end(rows, x, least)
         if rows["method"].nunique() == 2:
             where = name if len(panels) > 1 else ""
             if x not in ("", "round"):
@@ -215,16 +214,6 @@ def findings(
     if len(shown) < 2:
         line = "".join(f"{method} minus {other}{f' ({p})' * bool(p)}: {how}" for p, how in shown)
     return start * bool(line) + line.replace(" [", f" [{INTERVAL}", 1)
-
-
-def _sound(name: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a field's rows without pairs of which one run did not train; ``name`` is its title."""
-    gone = marked(name).get(UNTRAINED, rows[:0])
-    if not len(gone):
-        return rows
-    keys = [key for key in gone.columns if key in rows and key != "method"]
-    left = rows.merge(gone[keys].drop_duplicates(), on=keys, how="left", indicator=True)
-    return rows[left["_merge"].eq("left_only").to_numpy()]
 
 
 def _at_the_end(rows: pd.DataFrame, x: str, least: int) -> tuple[pd.DataFrame, float]:

@@ -31,8 +31,9 @@ PRINTED = {
     "tiny_imagenet": "TINY",
     "ag_news": "AGNews",
 }
-# How it writes its methods and stages.
-_WRITTEN = {"FedGEN": "FedGen", "+PM-MOE": WITH_MOE, "+MOE": WITH_MOE, "+MOE+Denoising": DENOISED}
+# How it writes its methods and stages. "+PM-MOE" of Table 2 has the numbers that Table 3 has for
+# "+MoE+Denoising", so it is the stage with denoising.
+_WRITTEN = {"FedGEN": "FedGen", "+MOE": WITH_MOE, "+PM-MOE": DENOISED, "+MOE+Denoising": DENOISED}
 RUN = ["method", "seed", "S", STAGE]
 BEST = "PM-MOE"  # as 004 calls the best of nine
 # What tells which labels clients hold: their private parts, or guesses that know no client.
@@ -89,7 +90,7 @@ def best_printed(dataset: str) -> pd.DataFrame:
 
 
 def best_of_nine(
-    table: pd.DataFrame, diverged: Collection[str] = (), stage: str = WITH_MOE
+    table: pd.DataFrame, diverged: Collection[str] = (), stage: str = DENOISED
 ) -> pd.DataFrame:
     """Return the best of the nine at a stage by S and seed, chosen on tests as in 004's Table 1.
 
@@ -197,7 +198,7 @@ def released_log() -> pd.DataFrame:
     wide = log.pivot_table("value", "dataset", "metric", sort=False).rename_axis(columns=None)
     table = published("004", "Table 2")
     mixed = table[table["method"].eq("FedCP+PM-MOE") & table["setting"].str.endswith("S=20")]
-    return wide.assign(**{f"published {WITH_MOE}": mixed.set_index("dataset")["value"]})
+    return wide.assign(**{f"published {DENOISED}": mixed.set_index("dataset")["value"]})
 
 
 def tabled(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
@@ -226,7 +227,7 @@ def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return {f"S = {float(str(s)):g}": rows.drop(columns="S") for s, rows in means.groupby("S")}
 
 
-def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.DataFrame:
+def gains(table: pd.DataFrame, stage: str = DENOISED, over: str = "") -> pd.DataFrame:
     """Return what a stage adds to another one of the same method: method, S, seed, value.
 
     And what they have after and before it. Of the nine methods, in their order.
@@ -290,7 +291,7 @@ def prefixes(
 def evaluated(frame: pd.DataFrame, method: str, s: float, seed: int) -> np.ndarray:
     """Return 004's M + 1 evaluations of one method's second stage, in a random order of clients."""
     run = frame[frame["method"].eq(method) & frame["S"].eq(s) & frame["seed"].eq(seed)]
-    alone, mixed = (run[run[STAGE] == name] for name in ("", WITH_MOE))
+    alone, mixed = (run[run[STAGE] == name] for name in ("", DENOISED))
     ends = [frames.last(rows, "test_accuracy") for rows in (alone, mixed)]
     columns = [*ends, alone[alone["metric"] == "examples"]]
     clients = pd.concat([rows.set_index("client")["value"] for rows in columns], axis=1).dropna()

@@ -54,9 +54,8 @@ def _ordered(table: pd.DataFrame, known: pd.DataFrame, s: float) -> Claim:
 def mixture_claims(frame: pd.DataFrame, diverged: Collection[str] = ()) -> list[Claim]:
     """Test what 004 says of PM-MoE, its denoising, and the synchronous mixture (Tables 2 to 4).
 
-    "+PM-MOE" of Table 2 is "+MoE+Denoising" of Table 3, as their equal numbers show: the stage with
-    denoising is compared. Nothing is said of all nine as long as one is missing that has not
-    ``diverged``.
+    PM-MoE is the stage with denoising, which is what Table 2 has (`analysis.printed`). Nothing is
+    said of all nine as long as one is missing that has not ``diverged``.
     """
     table = analysis.scores(frame)
     nothing = table[table["S"] == table["S"].min()]
@@ -64,13 +63,13 @@ def mixture_claims(frame: pd.DataFrame, diverged: Collection[str] = ()) -> list[
     def nine(rows: pd.DataFrame) -> pd.DataFrame:
         return rows[rows["method"].isin(whole(NINE, rows, diverged))]
 
-    added = nine(analysis.gains(table, names.DENOISED))
-    cleaned = analysis.gains(nothing, names.DENOISED)
+    added = nine(analysis.gains(table))
+    cleaned = analysis.gains(nothing)
     only = {"methods": (STRONGEST,)}
     rows: list[tuple[Any, ...]] = [
         ("improves", *_sides(added, table), {"methods": NINE}),
         ("all", lost(added), "<", FEW),
-        ("moe", *_sides(_of(STRONGEST, analysis.gains(nothing)), nothing), only),
+        ("moe", *_sides(_of(STRONGEST, analysis.gains(nothing, names.WITH_MOE)), nothing), only),
         ("denoised", *_sides(_of(STRONGEST, _denoised(nothing)), nothing), only),
         ("dbe", *_sides(_of(DBE, cleaned), nothing), {"methods": (DBE,)}),
         ("own", analysis.own_weight(frame), ">", 1.0),
@@ -95,7 +94,7 @@ def lost(added: pd.DataFrame) -> dict[int, float]:
 
 def _best(table: pd.DataFrame, diverged: Collection[str]) -> tuple[BySeed, BySeed]:
     """Return the best of nine mixtures and the best of nine alone, each chosen on tests."""
-    mixed = frames.by_seed(analysis.best_of_nine(table, diverged, names.DENOISED))
+    mixed = frames.by_seed(analysis.best_of_nine(table, diverged))
     return mixed, frames.by_seed(analysis.best_of_nine(table, diverged, ""))
 
 

@@ -86,7 +86,7 @@ def test_every_published_number_is_found_with_its_stage(dataset):
     first, second, third, fourth = (printed(f"Table {i}", dataset) for i in range(1, 5))
     for s in (0.0, 20.0):
         assert {*TRADITIONAL, *NINE} <= {*first[first["S"] == s]["method"]}
-        mixed = second[second["S"].eq(s) & second[STAGE].eq(WITH_MOE)]
+        mixed = second[second["S"].eq(s) & second[STAGE].eq(DENOISED)]
         assert {*NINE} == {*mixed["method"]}
     assert first["value"].dropna().between(0, 1).all() and first[STAGE].eq("").all()
     if len(third):
