@@ -4,14 +4,14 @@ An algorithm that is imported here is available to experiments and to the comman
 covered by the tests that apply to all algorithms.
 """
 
-from fedlib.algorithms.drift import MOON, SCAFFOLD, FedProx
+from fedlib.algorithms.drift import MOON, SCAFFOLD, FedDyn, FedNova, FedProx
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.fedem import FedEM
 from fedlib.algorithms.fedmix import ClusteredFedMix, FedMix, PrunedFedMix
 from fedlib.algorithms.ifca import IFCA
 from fedlib.algorithms.local import Local, MajorityClass, NewClients, VAEDensity
 from fedlib.algorithms.mixture import Mixture
-from fedlib.algorithms.personal import APFL, Ditto, FedAMP, PFedMe
+from fedlib.algorithms.personal import APFL, Ditto, FedALA, FedAMP, PerFedAvg, PFedMe
 from fedlib.algorithms.pmmoe import FedSynMoE, PMMoE
 from fedlib.algorithms.private import Private
 from fedlib.algorithms.released import LastClient

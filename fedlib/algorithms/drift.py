@@ -1,5 +1,6 @@
 """Methods against client drift: a proximal term, control variates, or a contrastive loss."""
 
+from dataclasses import replace
 from functools import reduce
 
 import torch
@@ -96,10 +97,7 @@ class SCAFFOLD(FedAvg):
 
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return how many steps each client takes, ``[clients]``."""
-        n = fed.sizes[clients]
-        per_epoch = (n / (self.batch_size or max(1.0, float(fed.sizes.max())))).ceil()
-        steps = per_epoch * self.epochs if self.steps is None else (n > 0) * self.steps
-        return {"steps": steps.to(torch.float32)}
+        return {"steps": steps_of(self, fed, clients).to(torch.float32)}
 
     @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
@@ -195,3 +193,114 @@ class MOON(FedAvg):
         return {
             n: after[n.removeprefix(PREVIOUS)] for n in before if n.startswith(self.local)
         }, message
+
+
+@value
+class FedNova(FedAvg):
+    """FedAvg whose server averages the mean step of each client, so that no client counts by its
+    number of steps.
+
+        w <- w - tau sum_s p(s) (w - w_s) / tau_s,    tau = sum_s p(s) tau_s
+
+    tau_s is the number of a client's steps of plain SGD. If all clients take as many, the method is
+    FedAvg.
+
+    Args:
+        client: optimiser with one rate. It must be plain SGD, for which tau_s is the number of
+            steps. Default: SGD with rate 0.05.
+        epochs, batch_size, server, steps: as in ``FedAvg``.
+
+    Reference: Wang et al., Tackling the objective inconsistency problem in heterogeneous federated
+    optimization, NeurIPS 2020 (eq. 5 and 6, for plain SGD).
+
+    >>> p, tau = torch.tensor([0.5, 0.5]), torch.tensor([1.0, 3.0])
+    >>> p * (p * tau).sum() / tau  # the weights of w - w_s
+    tensor([1.0000, 0.3333])
+    """
+
+    _needs_plain_sgd = True
+
+    def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
+        """Return p(s) tau / tau_s for every parameter, and p(s) for running statistics."""
+        tau = steps_of(self, fed, clients).clamp(min=1)
+        plain = FedAvg.weights(self, fed, state, clients, messages)
+        return {n: p if is_statistic(n) else p * (p * tau).sum() / tau for n, p in plain.items()}
+
+
+@value
+class FedDyn(FedAvg):
+    """FedAvg with a dynamic regulariser, with which local and global optima coincide.
+
+        w_s <- w_s - eta grad [ CE(w_s) - <g_s, w_s> + alpha/2 |w_s - w|^2 ]    from w_s = w
+        g_s <- g_s - alpha (w_s - w)                                            at the client
+        h   <- h - alpha/m sum_S (w_s - w)                                      at the server
+        w   <- mean_S w_s - h / alpha
+
+    S is the cohort and m the number of participating clients.
+
+    Args:
+        alpha: weight of the regulariser, above 0. Default: 0.1.
+        server: optimiser of the mean of w_s; SGD with rate 1 is the paper's. Default: SGD with
+            rate 1.
+        epochs, batch_size, client, steps: as in ``FedAvg``.
+
+    Reference: Acar et al., Federated learning based on dynamic regularization, ICLR 2021
+    (algorithm 1; alpha from 0.1, 0.01 and 0.001). In the paper w_s minimises its objective; here
+    it takes a round's steps.
+
+    >>> w_s, w, g_s = torch.tensor(3.0), torch.tensor(1.0), torch.tensor(0.5)
+    >>> g_s - 0.1 * (w_s - w)
+    tensor(0.3000)
+    """
+
+    local = (DRIFT,)
+    alpha: PositiveFloat = 0.1
+
+    phases = SCAFFOLD.phases  # the model, without g_s
+    round_constants = FedProx.round_constants
+
+    def init_params(self, fed: Federation, seed: int) -> Params:
+        """Return the model's parameters, and g_s = 0."""
+        model = FedAvg.init_params(self, fed, seed)
+        zeros = {n: torch.zeros_like(t) for n, t in model.items() if not is_statistic(n)}
+        return {**model, **add_prefix(zeros, DRIFT)}
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the state before round 0, in whose memory h is 0."""
+        initial = FedAvg.init(self, fed, seed, first)
+        zeros = {n: torch.zeros_like(t) for n, t in initial.server_params.items()}
+        return replace(initial, server_memory=add_prefix(zeros, CONTROL))
+
+    @uses_precomputed("precompute")
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+        """Return the cross-entropy of one mini-batch plus the dynamic regulariser."""
+        linear = [(t * params[n]).sum() for n, t in select_prefix(params, DRIFT).items()]
+        near = self.alpha / 2 * squared_distance(params, ctx)
+        return FedAvg.loss(self, net, params, ctx, batch) - reduce(torch.add, linear) + near
+
+    def client_update(
+        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
+    ) -> Update:
+        """Return the new g_s to be kept, and before - after of the model."""
+        _, message = FedAvg.client_update(self, net, before, after, ctx)
+        own = select_prefix(before, DRIFT).items()
+        return {DRIFT + n: g + self.alpha * message[n] for n, g in own}, message
+
+    weights = SCAFFOLD.weights
+
+    def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
+        """Return w = mean_S w_s - h / alpha, with the new h."""
+        after = FedAvg.aggregate(self, fed, state, clients, messages)
+        h = dict(state.server_memory)
+        for n in (n for n in messages if not is_statistic(n)):
+            h[CONTROL + n] = h[CONTROL + n] + self.alpha * messages[n].sum(0) / fed.participating
+            after.server_params[n] = after.server_params[n] - h[CONTROL + n] / self.alpha
+        return replace(after, server_memory=h)
+
+
+def steps_of(algorithm: FedAvg, fed: Federation, clients: Tensor) -> Tensor:
+    """Return how many mini-batch steps each client takes in a round, float64 ``[clients]``."""
+    n = fed.sizes[clients]
+    if algorithm.steps is not None:
+        return (n > 0) * float(algorithm.steps)
+    return (n / (algorithm.batch_size or max(1.0, float(fed.sizes.max())))).ceil() * algorithm.epochs

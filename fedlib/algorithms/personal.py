@@ -321,3 +321,108 @@ def attention(
     others = there & (torch.arange(len(there), device=clients.device) != clients.unsqueeze(1))
     xi = torch.where(others, alpha / sigma * (-far / sigma).exp(), 0)
     return xi.scatter(1, clients.unsqueeze(1), 1 - xi.sum(1, keepdim=True))
+
+
+@value
+class FedALA(PersonalCopy):
+    """Before a client trains, it mixes its own head with the server's, element by element.
+
+        A_s <- A_s - eta grad_A F_s(v_s + A_s (w - v_s)), kept in [0, 1]     (adaptive aggregation)
+        v_s <- v_s + A_s (w - v_s), then SGD on F_s from there; v_s is averaged and stays
+
+    The base of v_s starts from the server's. v_s is the client's model at the end of its last
+    round, and before its first one the initial model, with which nothing is mixed.
+
+    Args:
+        rate: learning rate eta of A_s, above 0. Default: 1.0.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``. A_s has one epoch.
+
+    Reference: Zhang et al., FedALA: adaptive local aggregation for personalized federated learning,
+    AAAI 2023 (its p = 1: the head alone is mixed). Deviation: A_s has one epoch in every round over
+    all examples, where the paper trains it on a sample of these and until it converges in the
+    first round.
+    """
+
+    local = (OWN, MIX)
+    rate: PositiveFloat = 1.0
+
+    def init_params(self, fed: Federation, seed: int) -> Params:
+        """Return the model's parameters, a copy of them as v_s, and A_s = 1 for the head."""
+        model = PersonalCopy.init_params(self, fed, seed)
+        ones = {n: torch.ones_like(t) for n, t in model.items() if n.startswith("head.")}
+        return {**model, **add_prefix(ones, f"{MIX}.")}
+
+    def round_constants(self, fed: Federation, state: State) -> Params:
+        """Return the server's head."""
+        return add_prefix(select_prefix(state.server_params, "head."), f"{RECEIVED}head.")
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over A_s, after each step of which the head is mixed, and one over v_s.
+
+        The loss of the first phase does not depend on the head that it moves.
+        """
+        mixing = self.phase(
+            train=(f"{MIX}.", "head."), optimizer=Optimizer(lr=self.rate), loss="mixed_loss",
+            project="mixed", epochs=1,
+        )  # fmt: skip
+        return mixing, self.phase(train=("base.", "head."))
+
+    def mixed(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Params:
+        """Return A_s, projected to [0, 1], and the head v_s + A_s (w - v_s)."""
+        a = {n: t.clamp(0, 1) for n, t in select_prefix(params, f"{MIX}.").items()}
+        own = {n: params[OWN + n] for n in a}
+        head = {n: v + a[n] * (ctx[RECEIVED + n] - v) for n, v in own.items()}
+        return {**add_prefix(a, f"{MIX}."), **head}
+
+    def mixed_loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+        """Return the cross-entropy of the mixed model."""
+        mixed = self.mixed(net, params, ctx, batch)
+        return FedAvg.loss(self, net, {**params, **mixed}, ctx, batch)
+
+    def client_update(
+        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
+    ) -> Update:
+        """Return A_s and the trained model, kept as v_s, and before - after of the model."""
+        _, message = FedAvg.client_update(self, net, before, after, ctx)
+        model = {n: after[n.removeprefix(OWN)] for n in before if n.startswith(OWN)}
+        return {**model, **{n: t for n, t in after.items() if n.startswith(f"{MIX}.")}}, message
+
+
+@value
+class PerFedAvg(FedAvg):
+    """A global model from which one gradient step at a client leads to a good model of its own.
+
+        w_s <- w_s - eta grad F_s(w_s - alpha grad F_s(w_s))                   (a meta-gradient)
+
+    The inner gradient is that of the even examples of a mini-batch, the outer one that of the odd
+    examples. The server's model is the initial one that is shared; a client's own is that after a
+    second stage of one step: ``Local(steps=1, batch_size=None, client=sgd(alpha))``.
+
+    Args:
+        alpha: rate of the inner step, above 0. Default: 0.01.
+        first_order: whether the gradient through the inner one is left out (FO). Default: False.
+        epochs, batch_size, client, server, steps: as in ``FedAvg``; ``client`` has rate eta.
+
+    Reference: Fallah, Mokhtari and Ozdaglar, Personalized federated learning with theoretical
+    guarantees: a model-agnostic meta-learning approach, NeurIPS 2020 (algorithm 1). Deviation: the
+    two batches of a step are halves of one, and a mini-batch of one example is both.
+    """
+
+    alpha: PositiveFloat = 0.01
+    first_order: bool = False
+
+    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+        """Return the cross-entropy after an inner step."""
+        even = (torch.arange(len(batch.y), device=batch.y.device) % 2 == 0).to(batch.weight.dtype)
+        inner, outer = (replace(batch, weight=batch.weight * half) for half in (even, 1 - even))
+        inner = replace(inner, statistics=None)  # which the outer pass records
+        outer = replace(outer, weight=outer.weight + (outer.weight.sum() == 0) * batch.weight)
+        own = {n: t for n, t in params.items() if not is_statistic(n)}
+        start = {n: t.detach() for n, t in own.items()} if self.first_order else own
+
+        def inner_loss(model: Params) -> Tensor:
+            return FedAvg.loss(self, net, {**params, **model}, ctx, inner)
+
+        step = torch.func.grad(inner_loss)(start)
+        moved = {n: t - self.alpha * step[n] for n, t in own.items()}
+        return FedAvg.loss(self, net, {**params, **moved}, ctx, outer)

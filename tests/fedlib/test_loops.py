@@ -191,6 +191,84 @@ def test_scaffold(size, members, more):
     p.compare({**w, **add_prefix(c, "control.")}, own, prefix="drift.")
 
 
+@pytest.mark.parametrize("more", [{}, {"epochs": 1, "steps": 5}])
+def test_fednova(more):
+    p = Plain(alg.FedNova(**{**FAST, **more}))
+    w = p.first.server_params
+    for t in range(ROUNDS):
+        ends = []
+        for row, share, batches in p.clients(t):
+            steps = [*batches(0)]
+            ends.append((share, len(steps), p.walk(w, steps)))
+        tau = sum(share * steps for share, steps, _ in ends)
+        each = [(share * tau / steps, mine) for share, steps, mine in ends]
+        w = {n: leaf - sum(s * (leaf - mine[n]) for s, mine in each) for n, leaf in w.items()}
+    close(w, p.played().server_params, **NEAR)
+
+
+@pytest.mark.parametrize("members", [None, [0, 1]])
+def test_feddyn(members):
+    p = Plain(alg.FedDyn(alpha=0.3, **FAST), members)
+    w, m = p.first.server_params, len(members or SIZES)
+    h = {n: torch.zeros_like(t) for n, t in w.items()}
+    g = [h] * 3
+    for t in range(ROUNDS):
+        ends = []
+        for row, _, batches in p.clients(t):
+            mine = w
+            for b in batches(0):
+                near = p.down(mine, b, mu=0.3, centre=w)
+                mine = {n: t + LR * g[row][n] for n, t in near.items()}
+            g[row] = {n: t - 0.3 * (mine[n] - w[n]) for n, t in g[row].items()}
+            ends.append((1 / COHORT, mine))
+        mean = averaged(ends)
+        h = {n: t - 0.3 * COHORT / m * (mean[n] - w[n]) for n, t in h.items()}
+        w = {n: t - h[n] / 0.3 for n, t in mean.items()}
+    p.compare(w, g, prefix="drift.")
+
+
+def test_fedala():
+    p = Plain(alg.FedALA(rate=3.0, **FAST))
+    names = [*p.first.server_params]
+    own = [p.first.server_params] * 3
+    mix = [{n: torch.ones_like(p.first.server_params[n]) for n in names[2:]} for _ in range(3)]
+
+    def local(row, w, batches):
+        def mixed(a):
+            return {**w, **{n: own[row][n] + a[n] * (w[n] - own[row][n]) for n in a}}
+
+        for b in batches(0):
+            moved = stepped(mix[row], lambda a, b=b: p.loss(mixed(a), b), 3.0)
+            mix[row] = {n: t.clamp(0, 1) for n, t in moved.items()}
+        own[row] = p.walk(mixed(mix[row]), batches(1))
+        return own[row]
+
+    state = p.compare(p.rounds(local), own)
+    for row, mine in enumerate(mix):
+        got = {n: t[row] for n, t in select_prefix(state.client_params, "mix.").items()}
+        close(mine, got, **NEAR)
+    assert min(float(t.min()) for mine in mix for t in mine.values()) < 0.9
+
+
+@pytest.mark.parametrize("first_order", [False, True])
+def test_perfedavg(first_order):
+    p = Plain(alg.PerFedAvg(alpha=0.5, first_order=first_order, **FAST))
+
+    def after(w, x, y):
+        """The loss of the odd examples after a step on the even ones, or both on a single one."""
+        inner, outer = (x[::2], y[::2]), (x[1::2], y[1::2]) if len(y) > 1 else (x, y)
+        start = [t if t.requires_grad else t.requires_grad_() for t in w.values()]
+        step = torch.autograd.grad(p.loss(w, inner), start, create_graph=not first_order)
+        return p.loss({n: t - 0.5 * g for (n, t), g in zip(w.items(), step, strict=True)}, outer)
+
+    def local(row, w, batches):
+        for x, y in batches(0):
+            w = stepped(w, lambda v, x=x, y=y: after(v, x, y), LR)
+        return w
+
+    close(p.rounds(local), p.played().server_params, **NEAR)
+
+
 def test_scaffolds_control_variate_of_a_client_without_examples_stays():
     """It takes no step: c_j is what it was, and c moves by the changes of the others."""
     fed = make_federation((6, 0, 5))
