@@ -176,7 +176,7 @@ def test_the_claims_about_mixtures_follow_the_runs(gain, verdict):
         "synchronous",
     ]
     told, own = analysis.reporting(mixtures(gain)), 0.001 * SIZES[0] / sum(SIZES)
-    np.testing.assert_allclose(told["all"], gain + told["seed"] * own)
+    np.testing.assert_allclose(told["all"], gain + 0.02 + told["seed"] * own)
     np.testing.assert_allclose(told["maximum"], np.maximum(told["all"], 0))
     table = scores(mixtures(gain))
     (row,) = table.query("method == 'FedPer' and seed == 2 and stage == @WITH_MOE")["value"]
@@ -206,7 +206,7 @@ def test_the_own_weight_is_over_that_of_an_even_gate():
 def test_gains_are_told_in_three_ways():
     ways = analysis.told_gains(mixtures(-0.05), printed("Table 2", "cifar10"))
     means = {way: rows.loc[rows["S"] == 0, "value"].mean() for way, rows in ways.items()}
-    assert means["all converted"] == pytest.approx(-0.05 + 0.001 * SIZES[0] / sum(SIZES))
+    assert means["all converted"] == pytest.approx(-0.03 + 0.001 * SIZES[0] / sum(SIZES))
     assert means["largest of M + 1"] == 0 and means["published"] > 0
 
 
@@ -214,7 +214,7 @@ def test_a_bad_last_round_is_no_gain_over_the_round_that_validation_chooses():
     """FedGH has 0.9, then 0.7 at its end; the mixture's 0.8 is above the latter only."""
     first = run("FedGH", 0, 0.9, 0.9)
     fell = [{**row, "round": 2, "value": 0.7} for row in first if row.get("round") == 1]
-    frame = frame_of(*first, *fell, *run("FedGH", 0, 0.8, 0.8, stage=WITH_MOE))
+    frame = frame_of(*first, *fell, *run("FedGH", 0, 0.8, 0.8, stage=DENOISED))
     assert gains(scores(frame))["value"].tolist() == pytest.approx([0.1])
     (row,) = analysis.gains_over_chosen(frame).to_dict("records")
     assert (row["before"], row["after"], row["value"]) == pytest.approx((0.9, 0.8, -0.1))
@@ -247,7 +247,7 @@ def test_headings_compare_those_that_share_a_part_with_those_that_share_all():
 def test_tables_say_what_is_published():
     table = scores(mixtures(0.05))
     text = analysis.tabled(table, printed("Table 2", "cifar10"))["S = 0"]
-    for name, mean in (("FedPer", "0.610"), (f"FedPer {WITH_MOE}", "0.660")):
+    for name, mean in (("FedPer", "0.610"), (f"FedPer {DENOISED}", "0.680")):
         assert text[name].startswith(f"{mean} ± ") and "(3) [" in text[name]
     assert not text[SYNCHRONOUS].endswith("]")
     steps = analysis.ablation(table.query("seed < 2 and method == 'FedPer' and stage != @DENOISED"))
@@ -257,7 +257,7 @@ def test_tables_say_what_is_published():
 
 def test_the_best_of_nine_is_chosen_on_tests():
     table = scores(mixtures(0.05))
-    table.loc[table["method"].eq("DBE") & table[STAGE].eq(WITH_MOE), "value"] = 0.9
+    table.loc[table["method"].eq("DBE") & table[STAGE].eq(DENOISED), "value"] = 0.9
     best = analysis.best_of_nine(table)
     assert best["value"].tolist() == [0.9] * 3 and set(best["method"]) == {analysis.BEST}
     assert analysis.best_printed("cifar10")["value"].tolist() == pytest.approx([0.9395, 0.8221])
