@@ -12,15 +12,18 @@ from fedlib.algorithms import MOON as MOON
 from fedlib.algorithms import SCAFFOLD as SCAFFOLD
 from fedlib.algorithms import ClusteredFedMix as ClusteredFedMix
 from fedlib.algorithms import Ditto as Ditto
+from fedlib.algorithms import FedALA as FedALA
 from fedlib.algorithms import FedAMP as FedAMP
 from fedlib.algorithms import FedAvg as FedAvg
 from fedlib.algorithms import FedBABU as FedBABU
 from fedlib.algorithms import FedBN as FedBN
 from fedlib.algorithms import FedCP as FedCP
+from fedlib.algorithms import FedDyn as FedDyn
 from fedlib.algorithms import FedEM as FedEM
 from fedlib.algorithms import FedGen as FedGen
 from fedlib.algorithms import FedGH as FedGH
 from fedlib.algorithms import FedMix as FedMix
+from fedlib.algorithms import FedNova as FedNova
 from fedlib.algorithms import FedPer as FedPer
 from fedlib.algorithms import FedProx as FedProx
 from fedlib.algorithms import FedRep as FedRep
@@ -33,6 +36,7 @@ from fedlib.algorithms import LocalGlobal as LocalGlobal
 from fedlib.algorithms import MajorityClass as MajorityClass
 from fedlib.algorithms import Mixture as Mixture
 from fedlib.algorithms import NewClients as NewClients
+from fedlib.algorithms import PerFedAvg as PerFedAvg
 from fedlib.algorithms import Personal as Personal
 from fedlib.algorithms import PFedMe as PFedMe
 from fedlib.algorithms import PMMoE as PMMoE

@@ -189,8 +189,8 @@ def findings(
 
     Where no name tells of real data it is that of the last panel with both methods, of enough seeds
     if there is one, or of ``every`` panel. It is at the largest ``x`` that enough seeds of both
-    have, or of all rows where ``x`` is "". All runs count, as for the claims, also those that did not
-    train. The first interval has its name. What is told follows ``start``.
+    have, or of all rows where ``x`` is "". All runs count, as for the claims, also those that did
+    not train. The first interval has its name. What is told follows ``start``.
     """
     real, told, most = dict[str, str](), dict[str, str](), 0
     for name, rows in panels.items():

@@ -197,8 +197,7 @@ class MOON(FedAvg):
 
 @value
 class FedNova(FedAvg):
-    """FedAvg whose server averages the mean step of each client, so that no client counts by its
-    number of steps.
+    """FedAvg whose server averages each client's update per step, whatever its number of steps.
 
         w <- w - tau sum_s p(s) (w - w_s) / tau_s,    tau = sum_s p(s) tau_s
 
@@ -303,4 +302,6 @@ def steps_of(algorithm: FedAvg, fed: Federation, clients: Tensor) -> Tensor:
     n = fed.sizes[clients]
     if algorithm.steps is not None:
         return (n > 0) * float(algorithm.steps)
-    return (n / (algorithm.batch_size or max(1.0, float(fed.sizes.max())))).ceil() * algorithm.epochs
+    return (
+        n / (algorithm.batch_size or max(1.0, float(fed.sizes.max())))
+    ).ceil() * algorithm.epochs

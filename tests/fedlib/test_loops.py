@@ -197,7 +197,7 @@ def test_fednova(more):
     w = p.first.server_params
     for t in range(ROUNDS):
         ends = []
-        for row, share, batches in p.clients(t):
+        for _, share, batches in p.clients(t):
             steps = [*batches(0)]
             ends.append((share, len(steps), p.walk(w, steps)))
         tau = sum(share * steps for share, steps, _ in ends)
