@@ -271,15 +271,13 @@ class FedDyn(FedAvg):
         return replace(initial, server_memory=add_prefix(zeros, CONTROL))
 
     @uses_precomputed("precompute")
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of one mini-batch plus the dynamic regulariser."""
         linear = [(t * params[n]).sum() for n, t in select_prefix(params, DRIFT).items()]
         near = self.alpha / 2 * squared_distance(params, ctx)
         return FedAvg.loss(self, net, params, ctx, batch) - reduce(torch.add, linear) + near
 
-    def client_update(
-        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
-    ) -> Update:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return the new g_s to be kept, and before - after of the model."""
         _, message = FedAvg.client_update(self, net, before, after, ctx)
         own = select_prefix(before, DRIFT).items()

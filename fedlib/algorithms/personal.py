@@ -367,21 +367,19 @@ class FedALA(PersonalCopy):
         )  # fmt: skip
         return mixing, self.phase(train=("base.", "head."))
 
-    def mixed(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Params:
+    def mixed(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Params:
         """Return A_s, projected to [0, 1], and the head v_s + A_s (w - v_s)."""
         a = {n: t.clamp(0, 1) for n, t in select_prefix(params, f"{MIX}.").items()}
         own = {n: params[OWN + n] for n in a}
         head = {n: v + a[n] * (ctx[RECEIVED + n] - v) for n, v in own.items()}
         return {**add_prefix(a, f"{MIX}."), **head}
 
-    def mixed_loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def mixed_loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of the mixed model."""
         mixed = self.mixed(net, params, ctx, batch)
         return FedAvg.loss(self, net, {**params, **mixed}, ctx, batch)
 
-    def client_update(
-        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
-    ) -> Update:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return A_s and the trained model, kept as v_s, and before - after of the model."""
         _, message = FedAvg.client_update(self, net, before, after, ctx)
         model = {n: after[n.removeprefix(OWN)] for n in before if n.startswith(OWN)}
@@ -411,7 +409,7 @@ class PerFedAvg(FedAvg):
     alpha: PositiveFloat = 0.01
     first_order: bool = False
 
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy after an inner step."""
         even = (torch.arange(len(batch.y), device=batch.y.device) % 2 == 0).to(batch.weight.dtype)
         inner, outer = (replace(batch, weight=batch.weight * half) for half in (even, 1 - even))
