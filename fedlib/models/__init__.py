@@ -5,7 +5,7 @@ from fedlib.models.architectures import (
 )  # fmt: skip
 from fedlib.models.batch import Batch, Statistics
 from fedlib.models.functional_model import (
-    FunctionalModel, add_prefix, map_experts, select_prefix, stack, widened,
+    FunctionalModel, add_prefix, map_experts, select_prefix, stack,
 )  # fmt: skip
 from fedlib.models.interception import is_statistic
 from fedlib.models.text import BiLSTM, FastText

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedlib.models.architectures import (
     SMALL,
-    Architecture,
     Params,
     arriving,
     reads_tokens,
@@ -517,32 +515,3 @@ def map_experts(
     split = {n: t.unbind(0) for n, t in params.items()}
     rows = ({n: t[k] for n, t in split.items()} for k in range(len(first)))
     return stack([fn(row, *shared) for row in rows], 1)
-
-
-def widened(
-    model: Architecture, times: float, shape: tuple[int, ...], classes: int
-) -> Architecture:
-    """Return an architecture with about ``times`` as many parameters as ``model``.
-
-    The channels of a LeNet, or the hidden layers of an MLP, are widened in proportion. For
-    ``fedmix_lenet5()`` on CIFAR-10 these are 61 channels for 2 and 113 for 4 (000, sec. 4.1).
-
-    Args:
-        model: the architecture.
-        times: the factor, at least 1.
-        shape: shape of an example.
-        classes: number of classes.
-
-    Raises:
-        ValueError: if ``times`` is less than 1.
-    """
-    if times < 1:
-        raise ValueError(f"times must be >= 1, got {times}")
-    layers = "channels" if hasattr(model, "channels") else "hidden"
-    widths = getattr(model, layers)
-    wanted = times * FunctionalModel(model, shape, classes).parameters()
-    wider = (
-        replace(model, **{layers: tuple(round(n * first / widths[0]) for n in widths)})
-        for first in range(widths[0], int(widths[0] * times) + 2)
-    )
-    return min(wider, key=lambda m: abs(FunctionalModel(m, shape, classes).parameters() - wanted))

@@ -12,15 +12,15 @@ from typing import Any
 from companion.sections import Run, Setting, federated, placed
 from fedlib import algorithms, data
 from fedlib.engine import EarlyStop, State, play_round
-from fedlib.models import LeNet, ResNet, widened
+from fedlib.models import LeNet, ResNet
 from fedlib.optim import Optimizer, adam, sgd
 from fedlib.partition import IID, ClientSubset, MatchedHoldout
-from fedlib.privacy import NoisyFedMix
 from fedlib.tasks import Task
 from fedlib.values import PositiveInt, value
 from fedrun import Experiment, run_with_state
 from fedrun.train import initial_state
 from papers import fedmix as names
+from papers.fedmix.variants import NoisyFedMix, widened
 from papers.scaled import BOTH, ONCE, sections, tasks
 
 

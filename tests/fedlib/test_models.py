@@ -21,8 +21,8 @@ from fedlib.models import (
     ResNet,
     architectures,
     fedmix_lenet5,
-    widened,
 )
+from papers.fedmix.variants import widened
 
 COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
 TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)

@@ -16,9 +16,10 @@ from small import play
 from fedlib import Optimizer, Step, adam, algorithms, sgd
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, PrunedFedMix
 from fedlib.engine import Cohort, State, play_round
-from fedlib.privacy import NoisyFedMix, audit, labels, total_variation
+from fedlib.privacy import audit, labels, total_variation
 from fedlib.privacy.labels import from_marginal, from_rows, from_rows_together, from_update
 from fedrun import Experiment
+from papers.fedmix.variants import NoisyFedMix
 
 SIZES = (11, 4, 9)
 BIAS, WEIGHTS, Q = "labels_from_bias", "labels_from_weights", "labels_from_q"
