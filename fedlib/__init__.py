@@ -74,26 +74,13 @@ _RENAMED = {
 }
 _EXAMPLES = ("CSV", "TensorBoard", "WandB")  # that 0.2.0 had, and 0.4.0 will not
 # Names of 0.2 that are fedrun's now, by what they are called there.
-_MOVED = {
-    "CohortEarlyStop": "CohortEarlyStop",
-    "Experiment": "Experiment",
-    "Moment": "RoundInfo",
-    "Result": "Result",
-    "RunDiverged": "RunDiverged",
-    "StoreError": "StoreError",
-    "SweepFailed": "SweepFailed",
-    "compare": "compare",
-    "evaluate": "evaluate",
-    "find": "find_result",
-    "frame": "frame",
-    "inventory": "list_runs",
-    "predict": "predict",
-    "run": "run",
-    "run_with_state": "run_with_state",
-    "simulate": "simulate",
-    "sweep": "sweep",
-    "tiny": "tiny",
-}
+_MOVED = {"Moment": "RoundInfo", "find": "find_result", "inventory": "list_runs"} | {
+    name: name for name in (
+        "CohortEarlyStop", "Experiment", "Result", "RunDiverged", "StoreError", "SweepFailed",
+        "compare", "evaluate", "frame", "predict", "run", "run_with_state", "simulate", "sweep",
+        "tiny",
+    )
+}  # fmt: skip
 __all__ = sorted([*_HOMES, *_ROOMS, "PINNED", "__version__"])
 
 

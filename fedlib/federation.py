@@ -143,14 +143,11 @@ class ClientData:
 
     def __post_init__(self) -> None:
         """Raise ValueError if the sizes do not match the indices."""
-        held, told = (
-            len(self.indices),
-            self.sizes.max(initial=0) if self.shared else self.sizes.sum(),
-        )
+        held = len(self.indices)
+        told = self.sizes.max(initial=0) if self.shared else self.sizes.sum()
         if told != held and not (self.shared and told < held):
-            raise ValueError(
-                f"{held} examples are held, but the sizes imply {told}; see `ClientData.subset`"
-            )
+            what = f"{held} examples are held, but the sizes imply {told}"
+            raise ValueError(f"{what}; see `ClientData.subset`")
 
     @cached_property
     def offsets(self) -> tuple[Tensor, Tensor]:
@@ -376,23 +373,33 @@ class Federation:
     kinds: dict[str, int] = field(default_factory=dict)
     all_data: tuple[ClientData, ClientData] | None = field(default=None, repr=False)
     includes_opted_out: bool = False
-    # Caches, which a copy made by ``replace`` does not inherit.
+    # A copy made by ``replace`` does not inherit these.
     _shares: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
-    _inside: Federation | None = field(default=None, init=False, repr=False)
-    _home: Federation | None = field(default=None, init=False, repr=False)
-    _eval_view: Federation | None = field(default=None, init=False, repr=False)
+    _views: dict[str, Federation] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Move the data that opted out from the tables to ``all_data``."""
-        flag = self.train.side.get(OPTED_IN)
-        if flag is None or self.includes_opted_out:
+        """Move the data that opted out from the tables to ``all_data``, and make the views."""
+        if OPTED_IN in self.train.side and not self.includes_opted_out:
+            self.all_data = self.train, self.validation
+            self.train = _restricted(self.train, self.train.side[OPTED_IN] > 0)
+            self.participants = np.flatnonzero(self.train.sizes)
+            there = self.train.offsets[1] > 0
+            self.validation = _restricted(self.validation, there[self.validation.owners])
+            self.balanced = self.balanced and _compact(self.balanced)
+        if self.all_data is None:
             return
-        self.all_data = self.train, self.validation
-        self.train = _restricted(self.train, flag > 0)
-        self.participants = np.flatnonzero(self.train.sizes)
+        everything: Any = dict(zip(("train", "validation"), self.all_data, strict=True))
+        none: Any = {"participants": None, "all_data": None, "includes_opted_out": True}
         there = self.train.offsets[1] > 0
-        self.validation = _restricted(self.validation, there[self.validation.owners])
-        self.balanced = self.balanced and _compact(self.balanced)
+        inside = replace(self, test=_restricted(self.test, there[self.test.owners]), all_data=None)
+        full = replace(self, **everything, **none)
+        known = (full.train.side[OPTED_IN] > 0) | ~there[full.train.owners]
+        train, validation = _restricted(full.train, known), _compact(full.validation)
+        evaluated = replace(full, train=train, validation=validation)
+        # A view does not name itself: a circle of references would keep its tables in memory.
+        evaluated._views = {"train": inside}
+        full._views = {**evaluated._views, "eval": evaluated}
+        self._views = {**full._views, "full": full}
 
     @property
     def num_clients(self) -> int:
@@ -448,12 +455,7 @@ class Federation:
         Indices of clients do not change: a client that opted out has no examples and is no
         participant. Returns the federation itself if nobody opted out, or if it is such a view.
         """
-        if self._inside is None and self.includes_opted_out and OPTED_IN in self.train.side:
-            self._inside = replace(self, includes_opted_out=False).participating_view()
-        elif self._inside is None and self.all_data is not None:
-            test = _restricted(self.test, (self.train.offsets[1] > 0)[self.test.owners])
-            self._inside = replace(self, test=test, all_data=None)
-        return self._inside or self
+        return self._view("train")
 
     def full_view(self) -> Federation:
         """Return the federation with all data, for what stays with the clients.
@@ -461,13 +463,7 @@ class Federation:
         Its training examples have the side information ``OPTED_IN``. Returns the federation itself
         if nobody opted out.
         """
-        if self._home is None and self.all_data is not None:
-            tables: Any = dict(zip(("train", "validation"), self.all_data, strict=True))
-            self._home = replace(
-                self, **tables, participants=None, all_data=None, includes_opted_out=True
-            )
-            self._home._inside = self.participating_view()
-        return self._home or self
+        return self._view("full")
 
     def eval_view(self) -> Federation:
         """Return the federation with which clients predict.
@@ -476,16 +472,14 @@ class Federation:
         of theirs, because their choices concern themselves only. Returns the federation itself if
         nobody opted out.
         """
-        home = self.full_view()
-        if OPTED_IN not in home.train.side:
-            return self
-        if home._eval_view is None:
-            inside = home.participating_view()
-            alone = (inside.train.offsets[1] == 0)[home.train.owners]
-            train = _restricted(home.train, (home.train.side[OPTED_IN] > 0) | alone)
-            home._eval_view = replace(home, train=train, validation=_compact(home.validation))
-            home._eval_view._inside = inside
-        return home._eval_view
+        return self._view("eval")
+
+    def _view(self, name: str) -> Federation:
+        whole = self.includes_opted_out and OPTED_IN in self.train.side
+        if whole and not self._views:  # a changed copy of a full view
+            views = replace(self, includes_opted_out=False)._views
+            self._views = {n: views[n] for n in ("train", "eval")}
+        return self._views.get(name, self)
 
     def values(self, condition: str) -> int:
         """Return the number of values of the label, or of a side information."""
@@ -515,9 +509,9 @@ class Federation:
         Args:
             order: the old index of each client, int64 ``[clients]``.
         """
-        members = (
-            None if self.participants is None else np.flatnonzero(np.isin(order, self.participants))
-        )
+        members = self.participants
+        if members is not None:
+            members = np.flatnonzero(np.isin(order, members))
         names = tuple(self.client_names[row] for row in order if self.client_names)
         changes = {"ids": self.ids[order], "client_names": names, "participants": members}
         return self._changed(lambda table: table.subset(order), **changes)

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from fedlib.federation import NOTHING, Federation, Precomputed
-from fedlib.models import Architecture, Batch, FunctionalModel, Params
+from fedlib.models import Architecture, Batch, Params
+from fedlib.models import FunctionalModel as Net
 from fedlib.optim import Optimizer
 from fedlib.values import NonNegativeFloat, PositiveInt, short_repr, value
 
@@ -35,7 +36,7 @@ _GROUPS = {
 _REMEMBERED = ("clients/", "clusters/", "settled/", "average.", "server/")
 
 
-def numbers_of(net: FunctionalModel, count: int | str | Architecture) -> int:
+def numbers_of(net: Net, count: int | str | Architecture) -> int:
     """Return the number of random numbers per example that ``count`` stands for.
 
     Args:
@@ -427,7 +428,7 @@ class Algorithm(Protocol):
         Default: one phase that trains all parameters.
         """
 
-    def loss(self, net: FunctionalModel, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the loss of one client on a mini-batch, a scalar. Called in every step of a phase.
 
         A phase may name another method with the same arguments (``Phase.loss``).
@@ -441,9 +442,7 @@ class Algorithm(Protocol):
         Default: the mean cross-entropy.
         """
 
-    def precompute(
-        self, net: FunctionalModel, frozen: Params, ctx: Params, batch: Batch
-    ) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return what a loss looks up in ``batch.precomputed`` instead of computing it every step.
 
         Called before a phase whose loss is marked with ``uses_precomputed("precompute")``, on all
@@ -458,9 +457,7 @@ class Algorithm(Protocol):
         Default: the features, if the base is not trained.
         """
 
-    def client_update(
-        self, net: FunctionalModel, before: Params, after: Params, ctx: Params
-    ) -> Update:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return what one client keeps and what it sends to the server. Called after the phases.
 
         Args:
@@ -594,7 +591,7 @@ class Algorithm(Protocol):
         """
         return state
 
-    def shared_forward(self, net: FunctionalModel, shared: Params, x: Tensor) -> Params:
+    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the part of the prediction that is the same for all clients, ``[B, ...]`` by name.
 
         Called once per block of examples. Return the examples as ``{"x": x}`` if every client
@@ -609,9 +606,7 @@ class Algorithm(Protocol):
         local.
         """
 
-    def predict(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of one client. Called for every client and block of examples.
 
         Args:
@@ -623,9 +618,7 @@ class Algorithm(Protocol):
         Default: the global model's prediction, or that of the client's own parameters.
         """
 
-    def new_client_output(
-        self, net: FunctionalModel, params: Params, ctx: Params, code: Params
-    ) -> Params:
+    def new_client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return what one client contributes to predictions for a new client, ``[B, ...]`` by name.
 
         Called for every client and block of examples in the global evaluation. The engine averages
@@ -635,9 +628,7 @@ class Algorithm(Protocol):
         Default: its prediction p(y|x, s).
         """
 
-    def combine_clients(
-        self, net: FunctionalModel, shared: Params, code: Params, outputs: Params
-    ) -> Tensor:
+    def combine_clients(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
         """Return log p(y|x) ``[B, classes]`` for a new client from the averaged contributions.
 
         Called for every block of examples in the global evaluation.

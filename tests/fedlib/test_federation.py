@@ -66,7 +66,10 @@ def test_a_changed_federation_hides_the_same():
     moved = fed.permuted(order)
     assert moved.participants.tolist() == [0, 2] and moved.train.sizes.tolist() == [2, 0, 2]
     again = replace(fed.full_view().permuted(order), includes_opted_out=False)
-    assert moved.participating_view().participants.tolist() == again.participants.tolist()
+    whole = fed.full_view().permuted(order)
+    for one in (moved, whole):
+        assert one.participating_view().participants.tolist() == again.participants.tolist()
+    assert whole.full_view() is whole and whole.eval_view() is whole.eval_view()
     for one, other in ((moved, again), (moved.full_view(), again.full_view())):
         assert torch.equal(*(f.train.y[f.train.indices] for f in (one, other)))
     assert fed.full_view().pooled().train.indices.tolist() == fed.pooled().train.indices.tolist()
