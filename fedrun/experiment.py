@@ -179,13 +179,13 @@ class Experiment:
             return self
         after, beside = (stage and stage.pinned() for stage in (self.first_stage, self.local_stage))
         copy = replace(self, first_stage=after, local_stage=beside)
-        vars(copy).update(_made_of=self._outside(), _as_run=self._outside(readable=False))
+        vars(copy)["_made_of"] = self._outside()
         return copy
 
     @property
     def changed(self) -> bool:
         """Whether code or data in this process differ from those at the time of ``pinned``."""
-        return "_as_run" in vars(self) and vars(self)["_as_run"] != self._outside(readable=False)
+        return vars(self).get("_made_of", now := self._outside()) != now
 
     @cached_property
     def _key(self) -> str:
@@ -200,10 +200,10 @@ class Experiment:
         every = dict.fromkeys(stage.task.dataset for stage in self.stages)
         return [name for name in every if datasets.is_own(name)]
 
-    def _outside(self, *, readable: bool = True) -> list[str]:
+    def _outside(self) -> list[str]:
         if self._plain:
             return []
-        code = [f"code {digest(roots, readable=readable)}"] if (roots := user_code(self)) else []
+        code = [f"code {digest(roots)}"] if (roots := user_code(self)) else []
         return [*code, *(f"{name} {datasets.fingerprint(name)[:16]}" for name in self._own_data)]
 
     @property
