@@ -58,7 +58,7 @@ numbered = $(shell awk '/^\[\[blocks\]\]/ {print ++n}' $(1))
 CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) $(or $(call option,WORKERS,workers),--workers 1) \
 	$(foreach part,$(subst ','\'',$(value SECTIONS)),--section '$(part)') $(foreach number,$(subst ','\'',$(value BLOCKS)),--block '$(number)')
 
-.PHONY: help env figures notebooks results plan campaign paper report site check test wire browser format lab bench \
+.PHONY: help env figures notebooks results plan campaign paper report site check test wire cluster browser format lab bench \
 	determinism gpu robust mutants clean
 
 help:  ## this list
@@ -139,6 +139,11 @@ wire:  ## play experiments between Flower's processes, in an environment of its 
 	@test -x build/flower/bin/flwr || { $(PYTHON) -m venv build/flower && \
 		build/flower/bin/python -m pip install --quiet -e '.[dev]' -e ./examples/flower; }
 	build/flower/bin/python -m pytest examples/flower $(PYTEST)
+
+cluster:  ## sweep over two nodes of a Ray cluster, in an environment of its own
+	@test -x build/cluster/bin/ray || { $(PYTHON) -m venv build/cluster && \
+		build/cluster/bin/python -m pip install --quiet -c constraints.txt -e '.[companion,dev,ray]'; }
+	build/cluster/bin/python -m pytest tests/fedlib/test_cluster.py $(PYTEST)
 
 browser: $(ENV)  ## run notebooks in JupyterLab in headless Chromium and move their widgets
 	@$(PY) -c 'import selenium' 2>/dev/null || \

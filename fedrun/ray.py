@@ -1,7 +1,7 @@
 """Sweeps over a Ray cluster: the driver (``Cluster``) and the remote task (``train_here``).
 
 All files are sent through Ray, so machines need no shared folder. A task receives the stored files
-of its run, sends new checkpoints to the mailbox of the driver, and returns the files of the run.
+of its run, puts new checkpoints into a queue for the driver, and returns the files of the run.
 """
 
 import hashlib
@@ -10,8 +10,9 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,16 +26,14 @@ from fedlib.processor import keep_freed_memory, pin, pinned
 from fedlib.progress import SweepProgress
 from fedlib.values import check_choice
 from fedrun import Experiment
-from fedrun.store import RunFolder, folder
+from fedrun.store import RunFolder
 from fedrun.workers import Ended, WorkerDied, Workers, trained
 
 ATTEMPTS = 3  # attempts at a run without a new checkpoint in between
 AHEAD = 2  # submitted runs for each that can be trained now, so that no machine is idle
 SECONDS_BETWEEN_CHECKPOINTS = "300"
 SECONDS_BETWEEN_MESSAGES = 1.0
-SECONDS_FOR_MAIL = 20.0
 Files = dict[str, bytes]
-Mail = tuple[tuple[Any, ...], dict[int, Files]]
 
 
 class NoCluster(RuntimeError):
@@ -43,23 +42,6 @@ class NoCluster(RuntimeError):
 
 class UnfitNode(RuntimeError):
     """A machine of the cluster has other code or cannot run it."""
-
-
-class Mailbox:
-    """An actor that keeps the latest progress and checkpoint of every run for the driver."""
-
-    def __init__(self) -> None:
-        self._mail: dict[str, Mail] = {}
-
-    def post(self, key: str, progress: tuple[Any, ...], files: dict[int, Files]) -> None:
-        """Keep the progress of a run, and the files of those of its stages that have changed."""
-        _, before = self._mail.get(key, ((), {}))
-        self._mail[key] = progress, {**before, **files}
-
-    def take(self) -> dict[str, Mail]:
-        """Return everything posted since the last call."""
-        taken, self._mail = self._mail, {}
-        return taken
 
 
 class Cluster(Workers):
@@ -83,75 +65,69 @@ class Cluster(Workers):
         self.ray = ray = connected(address)
         device = device_for(options["device"], ray.cluster_resources())
         super().__init__({**options, "device": device}, tally)
-        self.jobs = dict[Any, Experiment]()
-        self.lost = Counter[str]()  # lost attempts at a run since its last checkpoint
+        self.jobs, self.lost = dict[Any, Experiment](), Counter[str]()
         self.unit = "GPU" if device == "cuda" else "CPU"
-        self.every = os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or SECONDS_BETWEEN_CHECKPOINTS
         # Ray would retry from the files sent at first; `_lose` retries from the last checkpoint.
         needs = {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
         self.remote = ray.remote(train_here).options(**needs)
-        node = ray.get_runtime_context().get_node_id()
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
-        how = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
-        self.mailbox = ray.remote(Mailbox).options(**how).remote()
+        how = {"num_cpus": 0, "max_restarts": -1}
+        self.queue = import_module("ray.util.queue").Queue(actor_options=how)
 
     def slots(self) -> int:
         return AHEAD * max(1, int(self.ray.cluster_resources().get(self.unit, 0)))
 
     def give(self, experiment: Experiment) -> None:
+        every = os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or SECONDS_BETWEEN_CHECKPOINTS
         packed = [RunFolder(stage).pack() for stage in experiment.stages]
-        how = code(), pinned(), self.every
-        order = (experiment, packed, self.options, *how, self.mailbox)
-        self.jobs[self.remote.remote(*order)] = experiment
+        driver = {"code": code(), "pinned": pinned(), "every": every, "queue": self.queue}
+        self.jobs[self.remote.remote(experiment, packed, self.options, driver)] = experiment
 
     def ended(self) -> list[Ended]:
-        self._read_mail()
+        self._read_messages()
         if not self.jobs:
             return []
-        ready, _ = self.ray.wait(list(self.jobs), num_returns=1, timeout=1.0)
+        ready, _ = self.ray.wait([*self.jobs], num_returns=1, timeout=1.0)
         return [end for job in ready if (end := self._take_back(job)) is not None]
 
     def stop(self) -> None:
         for job in self.jobs:
             self.ray.cancel(job, force=True)
-        self.ray.kill(self.mailbox)
+        self.queue.shutdown(force=True)
 
-    def _read_mail(self) -> None:
+    def _read_messages(self) -> None:
         """Show the progress of all runs, and store their new checkpoints."""
-        mail: dict[str, Mail] = {}
-        with suppress(self.ray.exceptions.RayError):  # the mailbox is slow, or is restarted
-            mail = self.ray.get(self.mailbox.take.remote(), timeout=SECONDS_FOR_MAIL)
-        for experiment in [e for e in self.jobs.values() if e.key in mail]:
-            (node, done, total, loss), files = mail[experiment.key]
-            for at, packed in files.items():
-                RunFolder(experiment.stages[at]).unpack(packed)
-                self.lost[experiment.key] = 0
-            self.tally.round(experiment.key, done, total, loss, f"on {node}")
+        messages: list[Any] = []
+        with suppress(self.ray.exceptions.RayError):  # the actor of the queue is restarted
+            messages = self.queue.get_nowait_batch(self.queue.qsize())
+        running = {e.key: e for e in self.jobs.values()}
+        for key, (node, done, total, loss), files in messages:
+            if (experiment := running.get(key)) is not None:
+                for at, packed in files.items():
+                    RunFolder(experiment.stages[at]).unpack(packed)
+                    self.lost[key] = 0
+                self.tally.round(key, done, total, loss, f"on {node}")
 
     def _take_back(self, job: Any) -> Ended | None:
-        """Store a run that has ended, or submit it again if it was lost."""
+        """Store a run that has ended, or submit it again if its worker or machine was lost."""
         experiment = self.jobs[job]
         try:
             packed, error = self.ray.get(job)
         except self.ray.exceptions.RayTaskError as broken:  # UnfitNode, or an import failed
             raise UnfitNode(f"a machine of the cluster cannot run fedlib: {broken}") from broken
         except Exception as why:  # the worker, its machine, the network
-            self._read_mail()  # its last checkpoint may be there
-            return self._lose(experiment, why)
+            self._read_messages()  # its last checkpoint may be there
+            self.lost[experiment.key] += 1
+            if self.lost[experiment.key] < ATTEMPTS:
+                self.give(experiment)
+                return None
+            reason = f"{type(why).__name__}: {why}".splitlines()[0]
+            text = f"its worker was lost {ATTEMPTS} times, last by {reason}; checkpoints are stored"
+            return experiment, WorkerDied(text)
         finally:
             del self.jobs[job]
         for stage, files in zip(experiment.stages, packed, strict=True):
             RunFolder(stage).unpack(files)
         return experiment, error
-
-    def _lose(self, experiment: Experiment, why: Exception) -> Ended | None:
-        self.lost[experiment.key] += 1
-        if self.lost[experiment.key] < ATTEMPTS:
-            self.give(experiment)
-            return None
-        reason = f"{type(why).__name__}: {why}".splitlines()[0]
-        text = f"its worker was lost {ATTEMPTS} times, last by {reason}; checkpoints are stored"
-        return experiment, WorkerDied(text)
 
 
 def connected(address: str) -> Any:
@@ -176,13 +152,7 @@ def device_for(asked: str, resources: Mapping[str, float]) -> str:
 
 
 def train_here(
-    experiment: Experiment,
-    packed: Sequence[Files],
-    options: dict[str, Any],
-    expected: dict[str, str],
-    held: bool,
-    every: str,
-    mailbox: Any,
+    experiment: Experiment, packed: list[Files], options: dict[str, Any], driver: dict[str, Any]
 ) -> tuple[list[Files], Any]:
     """Train a run on a machine of the cluster.
 
@@ -190,41 +160,42 @@ def train_here(
         experiment: the run.
         packed: the files of every stage in the store of the driver.
         options: keyword arguments of ``run``.
-        expected: ``code()`` of the driver.
-        held: whether torch is pinned to AVX2 in the driver.
-        every: seconds between checkpoints, as text.
-        mailbox: the ``Mailbox`` actor.
+        driver: of the driver: its ``code()``, whether torch is ``pinned`` to AVX2, seconds between
+            checkpoints (``every``, as text), and the ``queue`` of messages.
 
     Returns:
         the files of every stage, and the error or None.
     """
-    node, stages = socket.gethostname(), experiment.stages
-    if code() != expected:
-        raise UnfitNode(f"{node} has other code: {code()}, the driver has {expected}")
-    if held:
+    node = socket.gethostname()
+    if code() != driver["code"]:
+        raise UnfitNode(f"{node} has other code: {code()}, the driver has {driver['code']}")
+    if driver["pinned"]:
         pin()
     torch.set_num_threads(1)
     keep_freed_memory()
     # A private folder; if this process is killed, it is deleted with other temporary files.
     home = TemporaryDirectory(prefix=f"fedlib-{experiment.key}-", ignore_cleanup_errors=True)
-    variables = {"FEDLIB_RUNS": home.name, "FEDLIB_CHECKPOINT_SECONDS": every}
+    variables = {"FEDLIB_RUNS": home.name, "FEDLIB_CHECKPOINT_SECONDS": driver["every"]}
     with home, patch.dict(os.environ, variables):
+        stages = [RunFolder(stage) for stage in experiment.stages]
         for stage, files in zip(stages, packed, strict=True):
-            RunFolder(stage).unpack(files)
-        seen, last = [_changed(stage) for stage in stages], 0.0
+            stage.unpack(files)
+        sent, last = [stage.changed for stage in stages], 0.0
 
         def tell(*progress: Any) -> None:
-            nonlocal seen, last
+            nonlocal sent, last
             if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
-                now = [_changed(stage) for stage in stages]
-                new = {i: RunFolder(stages[i]).pack() for i in range(len(now)) if now[i] != seen[i]}
-                mailbox.post.remote(experiment.key, (node, *progress), new)
-                seen, last = now, time.monotonic()
+                now = [stage.changed for stage in stages]
+                new = {i: stages[i].pack() for i, at in enumerate(now) if at != sent[i]}
+                with suppress(Exception):  # the actor of the queue is restarted
+                    driver["queue"].put_nowait((experiment.key, (node, *progress), new))
+                    sent = now
+                last = time.monotonic()
 
         error = trained(experiment, tell, options)
         if error is not None:
             error.add_note(f"on {node}")
-        return [RunFolder(stage).pack() for stage in stages], error and picklable_error(error)
+        return [stage.pack() for stage in stages], error and picklable_error(error)
 
 
 def code() -> dict[str, str]:
@@ -234,10 +205,3 @@ def code() -> dict[str, str]:
         for path in sorted(package.rglob("*.py")):
             sources.update(path.relative_to(package.parent).as_posix().encode() + path.read_bytes())
     return {"fedlib": sources.hexdigest()[:12], "torch": torch.__version__.partition("+")[0]}
-
-
-def _changed(stage: Experiment) -> int:
-    """Return the time of the last change of a run folder, 0 if there is none."""
-    with suppress(FileNotFoundError):
-        return folder(stage).stat().st_mtime_ns
-    return 0

@@ -95,9 +95,10 @@ def _outside(module: str) -> bool:
 
 def _followed(module: str | None, homes: set[str]) -> bool:
     """Return whether the code of a module is digested itself, not only by name."""
-    file = getattr(sys.modules.get(module or ""), "__file__", None) or ""
-    installed = "site-packages" in file or "dist-packages" in file
-    return bool(module) and _outside(module) and (_top(module) in homes or not installed)
+    if not module or not _outside(module):
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return _top(module) in homes or not ("site-packages" in file or "dist-packages" in file)
 
 
 def _described(item: Any, homes: set[str]) -> tuple[str, Used]:

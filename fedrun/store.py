@@ -173,9 +173,9 @@ def delete(key: str) -> None:
 class RunFolder:
     """The folder of one run; all reads and writes of its files go through this class.
 
-    ``result``, ``complete``, ``restore`` and ``failure`` use only files that are not damaged and
-    belong to the data set and the earlier stages that are present. A process that writes must hold
-    the lock (``locked``).
+    ``load``, ``result``, ``complete``, ``restore`` and ``failure`` use only files that are not
+    damaged and belong to the data set and the earlier stages that are present. A process that
+    writes must hold the lock (``locked``).
 
     Args:
         experiment: the experiment of the run.
@@ -183,6 +183,30 @@ class RunFolder:
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.path = experiment, folder(experiment)
+
+    def load(self) -> Result | RunDiverged | Checkpoint | None:
+        """Return what is in the folder: a finished run, a failure, a checkpoint or nothing.
+
+        All files are read and checked. Unfinished files are deleted, and the folder is quarantined
+        if a file is damaged or does not match, so the caller must hold the lock.
+        """
+        home, e, made = self.path, self.experiment, None
+        files.clean(home)
+        try:
+            spec = read_json(home / SPEC) if (home / SPEC).exists() else None
+            for name in (FAILURE, PROVENANCE):
+                if (home / name).exists():
+                    made = read_json(home / name)
+                    self._require_same(home / name, made, spec)
+            kept, failure = self.restore(), self.failure()
+            if made is None or not (home / PROVENANCE).exists():
+                return failure or kept
+            if kept is None or kept.completed < e.fewest_rounds:
+                raise Damaged(f"{home} has no checkpoint of its last round")
+            return Result(e, kept.metrics, made, e.pinned(), load_model)
+        except Damaged as error:
+            files.quarantine(home, error)
+            return None
 
     def result(self) -> Result | None:
         """Return the stored result or None, as ``find_result`` does."""
@@ -308,9 +332,8 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the run for training, waiting for another process that has it, and ``repair`` it."""
+        """Lock the run for training, waiting for another process that has it."""
         with files.file_lock(self._lock, "the lock"):
-            self.repair()
             yield
 
     @property
@@ -322,26 +345,6 @@ class RunFolder:
     def _lock(self) -> Path:
         return self.path.with_name(f"{self.experiment.key}.lock")
 
-    def repair(self) -> None:
-        """Delete unfinished files; quarantine the folder if a file is damaged or does not match."""
-        home = self.path
-        files.clean(home)
-        try:
-            spec = read_json(home / SPEC) if (home / SPEC).exists() else None
-            for name in (PROVENANCE, FAILURE):
-                if (home / name).exists():
-                    self._require_same(home / name, read_json(home / name), spec)
-            self.failure()
-            kept, rounds = self.restore(), self.experiment.fewest_rounds
-            if (home / PROVENANCE).exists() and (kept is None or kept.completed < rounds):
-                raise Damaged(f"{home} has no checkpoint of its last round")
-        except Damaged as error:
-            files.quarantine(home, error)
-
-    def begin(self) -> None:
-        """Write the spec of the run."""
-        self.write_record(SPEC, spec_of(self.experiment))
-
     def discard(self, why: str) -> None:
         """Quarantine the folder and begin an empty one.
 
@@ -349,7 +352,7 @@ class RunFolder:
             why: the reason, which continues the sentence "run <key>".
         """
         files.quarantine(self.path, Damaged(f"run {self.experiment.key}{why}"))
-        self.begin()
+        self.write_record(SPEC, spec_of(self.experiment))
 
     def write_record(self, name: str, record: dict[str, Any]) -> None:
         """Write a record as JSON: ``SPEC``, ``PROVENANCE`` or ``FAILURE``."""
@@ -376,6 +379,13 @@ class RunFolder:
         """Delete the description of a failure, so that the run can be trained again."""
         (self.path / FAILURE).unlink(missing_ok=True)
 
+    @property
+    def changed(self) -> int:
+        """The time at which a file was last added or replaced; 0 if there is no folder."""
+        with suppress(FileNotFoundError):
+            return self.path.stat().st_mtime_ns
+        return 0
+
     def pack(self) -> dict[str, bytes]:
         """Return the contents of all files by name, to send them to another machine."""
         names = (SPEC, METRICS, CHECKPOINT, FAILURE, PROVENANCE)
@@ -386,7 +396,7 @@ class RunFolder:
         if not packed:
             return
         with self.locked():
-            if not self.complete:
+            if not isinstance(self.load(), Result):
                 self.forget_failure()  # of an earlier attempt; `packed` has the new one, if any
                 for name, data in packed.items():
                     files.write(self.path / name, methodcaller("write_bytes", data), name)

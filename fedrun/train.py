@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import torch
 
 from fedlib import paths
-from fedlib.algorithms import FedAvg, NewClients, VAEDensity
+from fedlib.algorithms import FedAvg
 from fedlib.algorithms.local import Finetuning
 from fedlib.engine import Report, State, TrainingDiverged, play_round
 from fedlib.engine.evaluate import Scores, encode, evaluate, evaluate_everywhere, evaluate_global
@@ -143,9 +143,9 @@ def run(
     dict_keys([0, 2])
     """
     how = RunOptions(device, chunk, progress, retry, _functions(callbacks), debug, again)
-    made = experiment.pinned()
-    result = (None if again else store.find_result(made)) or _trained(made, how)
-    return replace(result, experiment=experiment)
+    folder = RunFolder(experiment.pinned())
+    found = None if again else folder.result()
+    return replace(found or _trained(folder, how), experiment=experiment)
 
 
 def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
@@ -168,15 +168,14 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
     torch.Size([10])
     """
     asked = RunOptions(**how | {"callbacks": _functions(how.get("callbacks", ()))})
-    made, kept = experiment.pinned(), None
-    here = RunFolder(made)
-    stored = here.result() if here.complete and not asked.again else None
-    with suppress(Damaged):
-        kept = here.restore()
-    if stored is None or kept is None:
-        stored, kept = _trained(made, asked), here.restore()
+    folder, found, kept = RunFolder(experiment.pinned()), None, None
+    if folder.complete and not asked.again:
+        with suppress(Damaged):
+            found, kept = folder.result(), folder.restore()
+    if found is None or kept is None:
+        found, kept = _trained(folder, asked), folder.restore()
     assert kept is not None
-    return replace(stored, experiment=experiment), kept.state
+    return replace(found, experiment=experiment), kept.state
 
 
 def _functions(callbacks: Any) -> tuple[Callback, ...]:
@@ -187,30 +186,29 @@ def _functions(callbacks: Any) -> tuple[Callback, ...]:
     return made
 
 
-def _trained(experiment: Experiment, how: RunOptions) -> Result:
+def _trained(folder: RunFolder, how: RunOptions) -> Result:
     """Lock the folder of a run, train the run unless it is complete, and return its result."""
-    here, stopped = RunFolder(experiment), None
+    experiment = folder.experiment
     how = how._replace(chunk=1) if how.debug else how
-    with here.locked():
+    with folder.locked():
         if how.again:
             store.delete(experiment.key)
-        if not here.complete:
-            if how.retry:
-                here.forget_failure()
-            if failure := here.failure():
-                raise failure
-            if experiment.changed:
-                why = "code or data in this process differ from those it was submitted with"
-                raise StoreError(f"run {experiment.key} is not trained: {why}; restart the process")
-            cohort = 1 if how.debug else experiment.cohort  # a cohort of 1 starts no processes
-            with all_cores(pick_device(how.device), cohort):
-                fed = built(experiment, how.device)
-                here.repair()  # the data are loaded now, so their fingerprint can be compared
-                here.begin()
-                stopped = Training(experiment, fed, how).play()
-    result = stopped or here.result()
-    assert result is not None
-    return result
+        if how.retry:
+            folder.forget_failure()
+        found = folder.load()
+        if isinstance(found, Result):
+            return found
+        if isinstance(found, RunDiverged):
+            raise found
+        if experiment.changed:
+            why = "code or data in this process differ from those it was submitted with"
+            raise StoreError(f"run {experiment.key} is not trained: {why}; restart the process")
+        cohort = 1 if how.debug else experiment.cohort  # a cohort of 1 starts no processes
+        with all_cores(pick_device(how.device), cohort):
+            training = Training(experiment, built(experiment, how.device), how)
+            folder.load()  # again, as the data are known now, so their fingerprint can be compared
+            folder.write_record(store.SPEC, spec_of(experiment))
+            return training.play(folder.restore())
 
 
 def rounds(
@@ -276,7 +274,7 @@ def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[Sta
             ``local_stage`` replace those of ``first_stage``.
 
     Raises:
-        ValueError: if ``local_stage`` has no personal parameters, or another ``of`` was trained.
+        ValueError: if ``local_stage`` has no personal parameters.
     """
     first, algorithm = None, experiment.algorithm
     if earlier:
@@ -288,11 +286,6 @@ def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[Sta
         of = experiment.before[0].algorithm
         first = of.assign_clusters(eval_view(of, fed), first)
     state = algorithm.init(train_view(algorithm, fed), experiment.seed, first)
-    if isinstance(algorithm, NewClients | VAEDensity):
-        needed, kind = algorithm.of.init(fed, experiment.seed), type(algorithm).__name__
-        if needed.server_params.keys() - state.server_params.keys():
-            told = f"{kind}.of is {algorithm.of}, but first_stage trained {of}"
-            raise ValueError(f"{told}: give {kind}(of={of})")
     require_params(algorithm, state)
     return state
 
@@ -343,18 +336,21 @@ class Training:
         self._following: dict[str, Any] = {}  # provenance of the stages before
         self._since = provenance.clock()
 
-    def play(self) -> Result | None:
-        """Train to the end and store the run; return a result only if a callback stopped it.
+    def play(self, kept: Checkpoint | None) -> Result:
+        """Train to the end, store the run, and return its result.
+
+        Args:
+            kept: the stored checkpoint of the run, from which it is resumed, or None.
 
         Raises:
             RunDiverged: if a number is not finite. A run that was resumed from a checkpoint, which
                 may be the cause, is first trained again from the beginning.
         """
         interval = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or CHECKPOINT_SECONDS)
-        e, kept = self.experiment, self.folder.restore()
+        e, saved = self.experiment, time.monotonic()
         resumed = kept is not None and kept.completed > 0 and self._fits(kept.state)
-        kept = kept if resumed else _shorter(e, self.fed.source)
-        first, saved = self._resume(kept) if kept else self._begin(), time.monotonic()
+        kept = kept if resumed else _shorter(e)
+        first = self._resume(kept) if kept else self._begin()
         bar = callback(self.how.progress, type(e.algorithm).__name__, e.rounds, self.start)
         with bar as tell, delay_keyboard_interrupt(not self.how.debug) as interrupted:
             try:
@@ -378,14 +374,13 @@ class Training:
                 if resumed:
                     at = f" was resumed from the checkpoint of round {self.start}, and {error}"
                     self.folder.discard(at)
-                    return Training(e, built(e, self.how.device), self.how).play()
+                    return Training(e, built(e, self.how.device), self.how).play(None)
                 raise self._diverged(error) from error
         self.save()
         made = provenance.of_run(self.fed, self.segments(), self.state, self.ending)
-        if not self.finished:
-            return Result(e, self.log.table(), made, e, load_model)
-        self.folder.write_record(store.PROVENANCE, made)
-        return None
+        if self.finished:  # otherwise a callback has stopped it
+            self.folder.write_record(store.PROVENANCE, made)
+        return Result(e, self.log.table(), made, e, load_model)
 
     def _resume(self, kept: Checkpoint) -> State:
         """Restore log, state and early stopping from a checkpoint; return its state."""
@@ -594,24 +589,20 @@ class Training:
             self.log.add(completed, "kept_round", at)
 
 
-def _shorter(experiment: Experiment, source: str) -> Checkpoint | None:
+def _shorter(experiment: Experiment) -> Checkpoint | None:
     """Return a checkpoint made of the longest stored run that differs only by fewer rounds.
 
-    The result is None if no such run was trained on the same data and can be continued to the same
-    bits, and for a run with early stopping, which always starts from its own checkpoint.
+    The result is None if there is no such run that can be continued to the same bits, and for a run
+    with early stopping, which always starts from its own checkpoint.
     """
-    if experiment.stop is not None:
-        return None
     spec, stored = spec_of(experiment), {home.name for home in paths.runs().glob("*")}
-    fewer = range(experiment.rounds - 1, 0, -1)
-    # Keys are computed from the spec, as `Experiment.key` would digest code and data every time.
-    for rounds in (n for n in fewer if key_in({**spec, "rounds": n}) in stored):
-        less = replace(experiment, rounds=rounds)
-        if (there := RunFolder(less)).complete:
+    for fewer in range(experiment.rounds - 1, 0, -1) if experiment.stop is None else ():
+        # Keys are computed from the spec, as `Experiment.key` would digest code and data each time.
+        if key_in({**spec, "rounds": fewer}) in stored:
+            less = RunFolder(replace(experiment, rounds=fewer))
             with suppress(Damaged):
-                kept = there.restore()
-                alike = kept and kept.data.rpartition(" ")[2] == source.rpartition(" ")[2]
-                if kept and alike and (found := _lengthened(kept, less, experiment)):
+                kept = less.restore() if less.complete else None
+                if kept and (found := _lengthened(kept, less.experiment, experiment)):
                     return found
     return None
 
@@ -619,24 +610,23 @@ def _shorter(experiment: Experiment, source: str) -> Checkpoint | None:
 def _lengthened(kept: Checkpoint, less: Experiment, more: Experiment) -> Checkpoint | None:
     """Return the last checkpoint of a run as a longer run has it after as many rounds.
 
-    The last round of a run is always evaluated, and a longer run may not evaluate that round: its
-    additional metrics are removed. If the shorter run selected a state that the longer run could
-    not select, the result is None.
+    The last round of a run is always evaluated, and a longer run may not evaluate that round: it
+    keeps the metrics that rounds without evaluation have. The result is None if there was no such
+    round, or if the shorter run selected a state that the longer run could not select.
     """
-    at, metrics, best = less.rounds, kept.metrics, None
+    round_, metric = pc.field("round"), pc.field("metric")
+    gone, metrics = metric.isin(OF_THE_END), kept.metrics
     if more.select != "last":
-        rows = metrics.filter(pc.field("metric") == "kept_round")
-        if kept.last is None or not more.evaluates(int(rows["value"][0].as_py())):
+        at = metrics.filter(metric == "kept_round")["value"][0].as_py()
+        if kept.last is None or not more.evaluates(int(at)):
             return None
-        best = kept.state
-    gone = pc.field("metric").isin(OF_THE_END)
-    if not more.evaluates(at):
-        plain = [t for t in range(1, at) if not less.evaluates(t)]
+    if not more.evaluates(less.rounds):
+        plain = [t for t in range(1, less.rounds) if not less.evaluates(t)]
+        gone = ~metric.isin(metrics.filter(round_.isin(plain))["metric"].unique())
         if not plain:
             return None
-        usual = metrics.filter(pc.field("round").isin(plain))["metric"].unique()
-        gone = ~pc.field("metric").isin(usual)
-    metrics = metrics.filter((pc.field("round") != at) | ~gone)
+    metrics = metrics.filter((round_ != less.rounds) | ~gone)
+    best = kept.state if more.select != "last" else None
     return kept._replace(state=kept.last or kept.state, metrics=metrics, best=best, last=None)
 
 

@@ -145,7 +145,7 @@ def _run_folder(plan: Plan, safe: Path, base: Path, name: str, ways: tuple[mangl
         seen = find_result(RUN)
         if seen is not None and not seen.metrics.equals(found.metrics):
             return "!other numbers, unnoticed"
-        store.RunFolder(RUN).repair()
+        store.RunFolder(RUN).load()
         if _aside().exists():
             return _begun_anew(number)
         if tiny.bits(RUN)[1] != expected[1]:
@@ -178,7 +178,7 @@ def _failure(plan: Plan) -> Row:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(case.bytes())
         list_runs()
-        store.RunFolder(OTHER).repair()
+        store.RunFolder(OTHER).load()
         if _aside().exists():
             shutil.rmtree(_aside())
             return "moved aside"

@@ -169,12 +169,14 @@ class NewClients(Finetuning):
         """Return the shared parameters of the first stage, and fresh local ones for each client.
 
         Raises:
-            ValueError: without a first stage that has shared parameters.
+            ValueError: without a first stage that has shared parameters, those of ``of``.
         """
         if first is None or not first.server_params:
             what = "a federation that shares a model"
             raise ValueError(f"NewClients join {what}: give its experiment as `first_stage`")
-        return State(first.server_params, self.of.init(fed, seed).client_params)
+        fresh = self.of.init(fed, seed)
+        _require_params(fresh, first, f"NewClients.of is {self.of}")
+        return State(first.server_params, fresh.client_params)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the local parameters, with the random inputs of ``of``."""
@@ -184,6 +186,12 @@ class NewClients(Finetuning):
     def postprocess(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return what a client of ``of`` keeps, without the message that it would send."""
         return self.of.postprocess(cohort, after, update)[0], update[1]
+
+
+def _require_params(fresh: State, first: State, what: str) -> None:
+    """Raise ValueError unless the first stage has the server's parameters of a fresh state."""
+    if lacking := fresh.server_params.keys() - first.server_params.keys():
+        raise ValueError(f"{what}, and first_stage has no {min(lacking)}: give its algorithm as of")
 
 
 @value(kind="CommonestLabel")
@@ -285,7 +293,7 @@ class VAEDensity(Finetuning):
         """Return the first stage's parameters and a fresh auto-encoder for every client.
 
         Raises:
-            ValueError: without a first stage, or if the examples are not images in bytes.
+            ValueError: without a first stage of ``of``, or if the examples are not images in bytes.
         """
         if first is None:
             raise ValueError(
@@ -293,6 +301,7 @@ class VAEDensity(Finetuning):
             )
         if fed.train.x.dtype != torch.uint8:
             raise ValueError(f"VAEDensity needs images in bytes, got {str(fed.train.x.dtype)[6:]}")
+        _require_params(self.of.init(fed, seed), first, f"VAEDensity.of is {self.of}")
         inputs, draw = math.prod(fed.net.shape), torch_seed(seed, "model", 0)
         fresh = add_prefix(auto_encoder(inputs, self.hidden, self.latent, draw), VAE)
         return replace(

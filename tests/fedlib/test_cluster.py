@@ -1,22 +1,25 @@
 """A sweep over a Ray cluster of two nodes: the bits of one process, also if a worker is killed.
 
-Ray is an optional extra: pip install -e '.[ray]', then pytest tests/fedlib/test_cluster.py.
+Ray is an optional extra: `make cluster` installs it in an environment of its own and runs this.
 """
 
 import dataclasses
 import os
 import shutil
 import signal
+import socket
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from small import AVG, BAD, MIX, TASK, bits, go
-from test_sweep import TUNINGS
+from test_sweep import TUNINGS, Dying
 
 from fedlib.algorithms import Local
 from fedrun import Experiment, find_result, store
 from fedrun import ray as cluster
+from fedrun.ray import NoCluster, UnfitNode
 from fedrun.sweeps import SweepFailed
 
 pytestmark = pytest.mark.slow
@@ -77,6 +80,7 @@ def nodes():
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         folder = tempfile.mkdtemp(prefix="r", dir="/tmp")  # sockets need a short path
         patch.setenv("TMPDIR", folder)
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
         try:
             found = _started(folder)
             yield found
@@ -105,7 +109,7 @@ def often(monkeypatch):
 
 def at_a_checkpoint(monkeypatch, act):
     """Act when the driver has stored a checkpoint of a run that goes on, until it had an effect."""
-    read, done = cluster.Cluster._read_mail, []
+    read, done = cluster.Cluster._read_messages, []
 
     def reading(driver):
         read(driver)
@@ -113,7 +117,7 @@ def at_a_checkpoint(monkeypatch, act):
         if not done and any(begun(e) and e.key in under_way for e in LONG):
             done.extend(act())
 
-    monkeypatch.setattr(cluster.Cluster, "_read_mail", reading)
+    monkeypatch.setattr(cluster.Cluster, "_read_messages", reading)
     return done
 
 
@@ -158,3 +162,25 @@ def test_a_killed_worker(nodes, often, check, monkeypatch):
     assert killed
     assert any(len(segments(e)) > 1 for e in LONG)
     check([*LONG, *SEEDS, SECOND])
+
+
+def test_a_run_lost_three_times_fails_with_what_builds_on_it_and_the_others_finish(nodes):
+    victim = dataclasses.replace(AVG, algorithm=Dying())
+    builds = dataclasses.replace(TUNINGS[0], first_stage=victim)
+    with pytest.raises(SweepFailed, match="2 of 3 runs failed") as caught:
+        go([victim, builds, MIX], address=nodes.address)
+    assert str(caught.value).count("WorkerDied: its worker was lost 3 times") == 2
+    assert find_result(MIX) is not None and find_result(victim) is None
+
+
+def test_a_machine_with_other_code_stops_the_sweep_and_is_named(nodes, monkeypatch):
+    monkeypatch.setattr(cluster, "code", lambda: {"fedlib": "older"})
+    with pytest.raises(UnfitNode, match=rf"{socket.gethostname()} has other code.*older"):
+        go([AVG, MIX], address=nodes.address)
+    assert find_result(AVG) is None
+
+
+def test_a_cluster_that_does_not_answer_is_an_error(monkeypatch):
+    ray.shutdown()
+    with pytest.raises(NoCluster, match="no Ray cluster answers at 'auto'"):
+        go([AVG], address="auto")

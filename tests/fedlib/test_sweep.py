@@ -3,16 +3,11 @@
 import dataclasses
 import io
 import os
-import pickle
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
-import types
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 from filelock import FileLock
@@ -21,8 +16,7 @@ from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 from fedlib import FedAvg, Local, paths, value
 from fedlib.progress import SweepProgress
 from fedrun import RunDiverged, compare, find_result, run_with_state, store
-from fedrun import ray as cluster
-from fedrun.ray import UnfitNode
+from fedrun.ray import device_for
 from fedrun.results import export
 from fedrun.sweeps import SweepFailed, sweep
 
@@ -160,189 +154,27 @@ def test_a_run_that_somebody_else_trains_comes_last(playing):
     assert [*dict.fromkeys(name for name, _ in played)] == ["FedMix", "FedAvg"]
 
 
-@pytest.fixture
-def ray(monkeypatch):
-    """A Ray that runs everything here, one task at a time, in the order of asking.
-
-    Its ``log`` hears of addresses, of what tasks need, and of every key that is handed out.
-    """
-    ray = MagicMock(log=(log := []))
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    ray.exceptions.RayError = lost = type("RayError", (Exception,), {})
-    ray.exceptions.RayTaskError = type("RayTaskError", (lost,), {})
-
-    class Remote:
-        def __init__(self, what):
-            self.what = what
-
-        def options(self, **needs):
-            if needs["num_cpus"]:
-                log.append(needs)
-            return self
-
-        def remote(self, *args):
-            if isinstance(self.what, type):
-                return Actor(self.what(*args))
-            log.append(args[0].key)
-            return Job((self.what, args))
-
-    class Actor:
-        def __init__(self, one):
-            self.one = one
-
-        def __getattr__(self, name):
-            def remote(*args):
-                said = getattr(self.one, name)(*args)
-                return Job((lambda: said, ()))
-
-            return types.SimpleNamespace(remote=remote)
-
-    class Job(tuple):
-        __hash__ = object.__hash__
-
-    def get(job, timeout=None):
-        """What went to another process and came back."""
-        try:
-            return pickle.loads(pickle.dumps(job[0](*job[1])))
-        except UnfitNode as error:
-            raise ray.exceptions.RayTaskError(str(error)) from error
-
-    ray.is_initialized.return_value = False
-    ray.init = lambda address, **_: log.append(address)
-    ray.remote = Remote
-    ray.wait = lambda jobs, num_returns, timeout: (jobs[:1], jobs[1:])
-    ray.get = get
-    ray.cancel = lambda job, **_: log.append("cancelled")
-    ray.cluster_resources.return_value = {"CPU": 2.0}
-    return ray
-
-
 TUNINGS = [dataclasses.replace(TUNED, algorithm=Local(batch_size=b)) for b in (5, 10, 20)]
 
 
-@pytest.mark.parametrize("address", [None, "auto"])
-def test_a_shared_first_stage_is_trained_once_and_first(ray, playing, address):
+@pytest.mark.parametrize("kept", ["nothing", "its result"])
+def test_a_shared_first_stage_is_trained_once_and_first(playing, kept):
+    """Also where of the first stage only the result is stored, which has no state."""
+    if kept == "its result":
+        export(go([AVG]), "some")
+        shutil.rmtree(store.folder(AVG))
     played = []
     playing(lambda name, _: played.append(name))
-    assert [r.experiment for r in go([MIX, *TUNINGS], address=address)] == [MIX, *TUNINGS]
+    assert [r.experiment for r in go([MIX, *TUNINGS])] == [MIX, *TUNINGS]
     assert played == ["FedMix"] * 5 + ["FedAvg"] * 2 + ["Local"] * 6
-
-
-def test_a_cluster_that_does_not_answer_is_an_error(ray):
-    ray.init = lambda address, **_: (_ for _ in ()).throw(ConnectionError("refused"))
-    with pytest.raises(RuntimeError, match="no Ray cluster answers at 'auto': refused"):
-        go([AVG], address="auto")
-
-
-def test_a_cluster_trains_elsewhere_and_its_files_come_back(ray, monkeypatch):
-    runs = os.environ["FEDLIB_RUNS"]
-    with pytest.raises(SweepFailed, match=r"(?s)1 of 4 runs failed.*RunDiverged: .* on \w"):
-        go([BAD, TUNED, MIX], address="auto")
-    assert ray.log[0] == "auto"
-    assert ray.log[1] == {"num_cpus": 1, "num_gpus": 0, "max_retries": 0}
-    assert sorted(ray.log[2:]) == sorted(e.key for e in (BAD, AVG, TUNED, MIX))
-    assert os.environ["FEDLIB_RUNS"] == runs
-    assert find_result(TUNED) is not None and find_result(AVG) is not None, (
-        "the stage before it, too"
-    )
-    assert find_result(MIX) is not None and store.diverged(BAD).round == 0
-    here = bits(MIX)
-    monkeypatch.setenv("FEDLIB_RUNS", f"{runs}-here")
-    go([MIX])
-    assert bits(MIX) == here
 
 
 DEVICES = [("auto", 1, "cuda"), ("auto", 0, "cpu"), ("cuda:3", 4, "cuda"), ("cpu", 4, "cpu")]
 
 
 @pytest.mark.parametrize(("asked", "gpus", "device"), DEVICES)
-def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(ray, monkeypatch, asked, gpus, device):
-    given, train = [], cluster.train_here
-    ray.cluster_resources.return_value = {"CPU": 8.0, "GPU": float(gpus)}
-
-    def on_a_cpu(experiment, packed, options, *more):
-        given.append(options["device"])
-        return train(experiment, packed, {**options, "device": "cpu"}, *more)
-
-    monkeypatch.setattr(cluster, "train_here", on_a_cpu)
-    sweep([AVG], device=asked, progress=False, address="auto")
-    assert given == [device]
-    assert ray.log[1] == {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
-
-
-@pytest.mark.parametrize("held", [True, False])
-def test_a_machine_pins_where_the_driver_is_pinned(ray, monkeypatch, held):
-    asked = []
-    monkeypatch.setattr(cluster, "pinned", lambda: held)
-    monkeypatch.setattr(cluster, "pin", lambda: asked.append("to pin"))
-    go([AVG], address="auto")
-    assert asked == ["to pin"] * held
-
-
-def test_a_run_lost_three_times_fails_with_what_builds_on_it_and_the_others_finish(ray):
-    get = ray.get
-
-    def losing(job, timeout=None):
-        if job[1] and job[1][0] == AVG:
-            raise ray.exceptions.RayError("worker crashed")
-        return get(job)
-
-    ray.get = losing
-    with pytest.raises(SweepFailed, match="4 of 5 runs failed") as caught:
-        go([MIX, *TUNINGS], address="auto")
-    said = "WorkerDied: its worker was lost 3 times, last by RayError: worker crashed"
-    assert str(caught.value).count(said) == 4
-    assert ray.log.count(AVG.key) == 3 and find_result(MIX) is not None
-    assert not {e.key for e in TUNINGS} & {key for key in ray.log if isinstance(key, str)}
-
-
-@pytest.mark.parametrize("place", [0, 3])
-def test_few_runs_are_handed_out_at_once_and_those_that_build_on_others_in_time(ray, place):
-    """With two processors four are under way; who waits for a first stage lets others pass."""
-    sizes = []
-    wait = ray.wait
-    ray.wait = lambda jobs, **how: (sizes.append(len(jobs)), wait(jobs, **how))[1]
-    o = [dataclasses.replace(AVG, seed=s) for s in range(1, 7)]
-    t = TUNINGS[:2]
-    go([*o[:place], AVG, *o[place:3], *t, *o[3:]], address="auto")
-    expected = [*o[:3], AVG, *o[3:], *t] if place else [AVG, *o[:3], *t, *o[3:]]
-    assert ray.log[2:] == [e.key for e in expected]
-    assert max(sizes) == 4
-
-
-def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(ray, playing, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
-    monkeypatch.setattr(cluster, "SECONDS_BETWEEN_MESSAGES", -1.0)
-    played = []
-
-    def crash(_, at):
-        played.append(at)
-        if played == [0, 1, 2, 3]:
-            raise ray.exceptions.RayError("worker crashed")
-
-    playing(crash)
-    monkeypatch.setattr(cluster, "picklable_error", lambda error: (_ for _ in ()).throw(error))
-    (result,) = go([MIX], address="auto")
-    assert played == [0, 1, 2, 3, 3, 4]
-    assert [s["rounds"] for s in result.provenance["segments"]] == [[0, 3], [3, 5]]
-    assert not list((tmp_path / "temporary").iterdir())
-
-
-def test_a_machine_with_other_code_stops_the_sweep_and_is_named(ray, monkeypatch):
-    codes = iter(["older", "older", *["newer"] * 9])  # of two orders, and of who takes them
-    monkeypatch.setattr(cluster, "code", lambda: {"fedlib": next(codes)})
-    with pytest.raises(UnfitNode, match=rf"{socket.gethostname()} has other code.*older"):
-        go([AVG, MIX], address="auto")
-    assert ray.log.count("cancelled") == 1 and find_result(AVG) is None
-
-
-def test_first_stages_of_which_only_the_result_is_kept_are_trained_once(ray):
-    export(go([AVG]), "some")
-    shutil.rmtree(store.folder(AVG))
-    go(TUNINGS, address="auto")
-    assert ray.log[2:] == [e.key for e in (AVG, *TUNINGS)]
+def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(asked, gpus, device):
+    assert device_for(asked, {"CPU": 8.0, "GPU": float(gpus)}) == device
 
 
 class Terminal(io.StringIO):
