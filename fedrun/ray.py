@@ -63,7 +63,7 @@ class Cluster(Workers):
 
     def __init__(self, address: str, options: dict[str, Any], tally: SweepProgress) -> None:
         self.ray = ray = connected(address)
-        device = device_for(options["device"], ray.cluster_resources())
+        device = device_for(options.get("device", "auto"), ray.cluster_resources())
         super().__init__({**options, "device": device}, tally)
         self.jobs, self.lost = dict[Any, Experiment](), Counter[str]()
         self.unit = "GPU" if device == "cuda" else "CPU"

@@ -58,30 +58,26 @@ def sweep(
     """
     asked = [experiments] if isinstance(experiments, Experiment) else [*experiments]
     options: Any = {"device": device, "chunk": chunk, "retry": retry}
-    train_missing(asked, workers=workers, progress=progress, address=address, **options)
+    train_missing(asked, workers, address, progress=progress, **options)
     return [run(e, device=device, progress=False) for e in asked]
 
 
 def train_missing(
     experiments: Iterable[Experiment],
-    *,
     workers: int = 1,
-    device: str = "auto",
-    chunk: int | None = None,
-    progress: bool = True,
-    retry: bool = False,
     address: str | None = None,
+    *,
+    progress: bool = True,
+    **options: Any,
 ) -> None:
     """Train those of ``experiments`` that are not stored; the arguments are those of ``sweep``."""
-    options = {"device": device, "chunk": chunk, "retry": retry}
     asked = [e.pinned() for e in experiments]
     # Twice: stored runs do not match a first stage that the first pass has trained again.
     for _ in range(2):
         if not (missing := _lacking(asked)):
             return
         with SweepProgress({e.key: _name(e) for e in missing}, show=progress) as tally:
-            team = _pool(min(workers, len(missing)), address, options, tally)
-            failures = _train(team, missing, tally)
+            failures = _train(_team(min(workers, len(missing)), address, options, tally), missing)
         if failures:
             lines = [f"{e}\n  key {e.key}: {_in_words(x)}" for e, x in failures]
             text = f"{len(failures)} of {len(missing)} runs failed; the others are stored:\n\n"
@@ -96,7 +92,7 @@ def _lacking(experiments: Sequence[Experiment]) -> list[Experiment]:
     return [*{s.key: s for s in stages}.values()]
 
 
-def _pool(
+def _team(
     workers: int, address: str | None, options: dict[str, Any], tally: SweepProgress
 ) -> Workers:
     if address is not None:
@@ -106,9 +102,7 @@ def _pool(
     return Processes(workers, options, tally) if workers > 1 else Workers(options, tally)
 
 
-def _train(
-    team: Workers, missing: Sequence[Experiment], tally: SweepProgress
-) -> list[tuple[Experiment, BaseException]]:
+def _train(team: Workers, missing: Sequence[Experiment]) -> list[tuple[Experiment, BaseException]]:
     """Give runs to the workers in order, later stages after earlier ones; return the failures.
 
     Runs that another process is training come last, as a worker would only wait for it.
@@ -121,7 +115,7 @@ def _train(
         left.discard(experiment.key)
         if error is not None:
             failed[experiment.key] = experiment, error
-        tally.end(experiment.key, error)
+        team.tally.end(experiment.key, error)
 
     def ready() -> Experiment | None:
         able = [e for key, e in waiting.items() if not needs[key] & left]

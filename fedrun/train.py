@@ -297,7 +297,7 @@ def require_params(algorithm: FedAvg, state: State) -> None:
     or with another learning rate), phases that train nothing, and phases that train integers or
     booleans.
     """
-    params, kind = {**state.server_params, **state.client_params}, type(algorithm).__name__
+    params, kind = _params_of(state), type(algorithm).__name__
     phases = algorithm.phases()
     moving = [phase.trained_names(params, state.client_params) for phase in phases]
     asked = [(f"{kind}.server.rates", prefix) for prefix, _ in algorithm.server.rates]
@@ -318,6 +318,10 @@ def require_params(algorithm: FedAvg, state: State) -> None:
         if idle and not isinstance(algorithm, Finetuning):
             local = ", ".join(state.client_params) or "none"
             raise ValueError(f"{kind}: {phase} trains no parameter; local parameters are {local}")
+
+
+def _params_of(state: State) -> dict[str, torch.Tensor]:
+    return {**state.server_params, **state.client_params}
 
 
 class Training:
@@ -407,24 +411,17 @@ class Training:
 
         If an earlier stage is not stored, this is not checked, rather than trained to find out.
         """
-        ends = []
-        for stage in self.experiment.before:
-            there = RunFolder(stage)
-            kept = there.restore() if there.complete else None
-            if kept is None:
-                return True
-            ends.append(kept.state)
-        both = initial_state(self.experiment, self.fed, ends), state
-        wanted, found = (
-            {n: t.shape for n, t in {**s.server_params, **s.client_params}.items()} for s in both
-        )
-        if wanted == found:
+        before = [RunFolder(stage) for stage in self.experiment.before]
+        ends = [kept.state for one in before if one.complete and (kept := one.restore())]
+        if len(ends) < len(before):
             return True
-        name = min(n for n in wanted | found if wanted.get(n) != found.get(n))
-        shapes = (list(some.get(name, ["none"])) for some in (found, wanted))
-        why = ": {} has shape {} in its checkpoint and {} in its model"
-        self.folder.discard(why.format(name, *shapes))
-        return False
+        both = initial_state(self.experiment, self.fed, ends), state
+        wanted, found = ({n: [*t.shape] for n, t in _params_of(s).items()} for s in both)
+        for name in sorted(n for n in wanted | found if wanted.get(n) != found.get(n)):
+            shapes = f"{found.get(name)} in its checkpoint and {wanted.get(name)} in its model"
+            self.folder.discard(f": {name} has shape {shapes}")
+            return False
+        return True
 
     def fresh(self, earlier: Sequence[State]) -> State:
         """Return the state before round 0 and log the clients' numbers of examples.
@@ -530,8 +527,7 @@ class Training:
         (a sample of them, if there are many).
         """
         fed, algorithm, log = self.fed, self.experiment.algorithm, self.log
-        judged = algorithm.assign_clusters(eval_view(algorithm, fed), state, for_selection=True)
-        held = evaluate(fed, algorithm, judged, fed.validation)
+        held = self._validated(state)
         log.scores(completed, "validation", fed.ids, held)
         if self.experiment.stop is not None and report is not None:
             self._check(held, completed, report)
@@ -546,21 +542,23 @@ class Training:
             name = "balanced" if on_test else "balanced_validation"
             log.scores(completed, name, fed.ids, evaluate(fed, algorithm, state, fed.balanced))
 
+    def _validated(self, state: State) -> Scores:
+        """Return the validation scores of every client, with clusters assigned for selection."""
+        fed, algorithm = self.fed, self.experiment.algorithm
+        view = eval_view(algorithm, fed)
+        judged = algorithm.assign_clusters(view, state, for_selection=True)
+        return evaluate(fed, algorithm, judged, fed.validation)
+
     def _check(self, held: Scores, completed: int, report: Report) -> None:
         """Log the loss that early stopping checks: the cohort's mean validation NLL."""
         assert self.experiment.stop is not None
         if self.experiment.stop.before_update:
-            fed, algorithm = self.fed, self.experiment.algorithm
-            if self.state.client_params:
-                kept = ", ".join(self.state.client_params)
-                why = f"{kept} of the clients have already been updated in place"
+            if names := ", ".join(self.state.client_params):
+                why = f"{names} of the clients have already been updated in place"
                 raise ValueError(
                     f"before_update needs the model at the start of a round, but {why}"
                 )
-            judged = algorithm.assign_clusters(
-                eval_view(algorithm, fed), self.state, for_selection=True
-            )
-            held = evaluate(fed, algorithm, judged, fed.validation)
+            held = self._validated(self.state)
         known = held.nll[report.clients]
         known = known[~np.isnan(known)]
         self._checks[completed] = float(known.mean()) if len(known) else float("nan")
