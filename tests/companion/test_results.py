@@ -1,8 +1,6 @@
 """The results folder: many runs in a file, each read alone, and what may be kept in it."""
 
 import importlib
-import os
-import threading
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -54,6 +52,8 @@ def test_every_run_of_a_file_comes_back_to_the_last_bit():
     assert find_result(SECOND) is None and path_of(SECOND) is None
     first, again = target.read_bytes(), [find_result(e) for e in reversed(RUNS)]
     assert export(again, "some").read_bytes() == first != export(again[1:], "some").read_bytes()
+    export([], "some")
+    assert not target.exists() and exported() == []
 
 
 def test_a_run_is_read_without_the_others():
@@ -77,28 +77,6 @@ def test_a_run_is_read_without_the_others():
         assert read_run(target, key).experiment.key == key
 
 
-def test_who_reads_while_a_file_is_replaced_gets_one_or_the_other():
-    """Files of other lengths and orders take turns; a reader never mixes them."""
-    versions = [[made(e, value=v) for e in some] for v, some in ((0.1, RUNS), (0.2, RUNS[2:]))]
-    export(versions[0], "some")
-    stop, seen = threading.Event(), []
-
-    def read():
-        while not stop.is_set():
-            try:
-                seen.append(find_result(RUNS[3]).metrics["value"][0].as_py())
-            except Exception as error:
-                seen.append(error)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    for i in range(30):
-        export(versions[(i + 1) % 2], "some")
-    stop.set()
-    thread.join()
-    assert seen and {*seen} <= {0.1 + 3, 0.2 + 3}
-
-
 def test_a_damaged_file_is_named_by_who_looks_for_a_run_and_listed():
     export([made(RUNS[0])], "b")
     (paths.results() / "a.parquet").write_text("no parquet")
@@ -106,22 +84,6 @@ def test_a_damaged_file_is_named_by_who_looks_for_a_run_and_listed():
         find_result(RUNS[0])
     listed = {(e.key, e.state) for e in list_runs()}
     assert listed == {("a", "damaged"), (RUNS[0].key, "exported")}
-
-
-def test_what_cannot_be_exported_changes_nothing(monkeypatch):
-    target = export([made(RUNS[0])], "some")
-    before = target.read_bytes()
-
-    def full(*args):
-        raise OSError(28, os.strerror(28))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module.files.os, "replace", full)
-        with pytest.raises(StoreError, match="FEDLIB_RESULTS"):
-            export([made(RUNS[1])], "some")
-    assert target.read_bytes() == before and result_files() == [target]
-    export([], "some")
-    assert not target.exists() and exported() == []
 
 
 @pytest.mark.parametrize("commit", ["aaa-dirty", "unknown"])
@@ -257,23 +219,6 @@ def test_what_no_section_asks_for_holds_its_first_stage(chained):
     chained |= chain("new", SECOND, LATER)
     kept = export_now()
     assert states() == {RUNS[1]: "old", gone: "old"} and {*kept.waiting} == {SECOND, LATER}
-
-
-def test_an_export_that_was_killed_half_way_is_finished_by_the_next(chained, monkeypatch):
-    chained |= chain("old", SECOND)
-    export_now()
-    chained |= chain("new", SECOND, LATER)
-
-    def killed(results, name):
-        export(results, name)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(kept_results, "export", killed)
-        export_now()
-    assert states() == {RUNS[1]: "new", SECOND: "old"}
-    export_now()
-    assert {*states().values()} == {"new"} and len(states()) == 3
 
 
 def failed(experiment, commit="aaa"):

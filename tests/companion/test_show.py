@@ -26,6 +26,14 @@ from papers.scaled import MAJORITY
 from papers.specialists.experiments import SPECIALISTS
 
 
+def has(monkeypatch, stored):
+    """Let those experiments be found for which ``stored`` is so, with two accuracies each."""
+    rows = {"round": [0, 1], "metric": "test_accuracy", "client": 0, "value": [0.1, 0.5]}
+    rows = pa.table(pd.DataFrame(rows))
+    found = lambda one: Result(one, rows, {}) if stored(one) else None  # noqa: E731
+    monkeypatch.setattr("companion.panels.find_result", found)
+
+
 def small(rounds=4):
     return LABEL_SKEW.experiments("quick", "digits", FEDMIX, seeds=1, rounds=rounds)[0]
 
@@ -69,14 +77,12 @@ def test_a_scale_of_which_nothing_is_stored_is_named(monkeypatch):
 def test_panels_draw_what_is_there_and_name_what_is_not(monkeypatch):
     seeds = {FEDAVG: 3, FEDMIX: 2, ENSEMBLE: 0, UNREGULARISED: 3}
 
-    def find(one):
+    def there(one):
         here = {runs[m]: m for m in seeds}
         method = here.get(replace(one, seed=0))
-        there = method is not None and one.seed < seeds[method]
-        rows = {"round": [0, 1], "metric": "test_accuracy", "client": 0, "value": [0.1, 0.5]}
-        return (there and Result(one, pa.table(pd.DataFrame(rows)), {})) or None
+        return method is not None and one.seed < seeds[method]
 
-    monkeypatch.setattr("companion.panels.find_result", find)
+    has(monkeypatch, there)
     runs = {r.method: r.experiment for r in LABEL_SKEW.runs("standard", "cifar10")}
     panel = next(p for p in stored(LABEL_SKEW, [*seeds], "standard") if p.dataset == "cifar10")
     assert set(panel.frame["method"]) == {FEDAVG, UNREGULARISED} and having([panel], FEDAVG)
@@ -86,20 +92,14 @@ def test_panels_draw_what_is_there_and_name_what_is_not(monkeypatch):
     assert set(few.frame["method"]) == {FEDAVG} and [*few.absent] == [ENSEMBLE]
     assert not having([few], FEDAVG, UNREGULARISED)
     figure, _ = curves({few.name + ", here": few.frame}, ylabel="accuracy")
-    (legend,) = figure.legends
-    assert legend.get_title().get_text() == f"{few.name}, here, not trained yet: {ENSEMBLE}"
-    assert legend.get_title().get_color() == "grey"
+    told = figure.legends[0].get_title().get_text()
+    assert told == f"{few.name}, here, not trained yet: {ENSEMBLE}"
 
 
 def test_where_the_floor_alone_is_stored_there_is_nothing_to_show(monkeypatch):
     """It costs nothing and came first: its panel had a field without a curve, and no seeds."""
     floor = {e for r, es in FOURTEEN.by_run("standard", "mnist", [MAJORITY]) for e in es}
-    rows = pd.DataFrame({"round": [1], "metric": "test_accuracy", "client": 0, "value": [0.5]})
-
-    def find(one):
-        return Result(one, pa.Table.from_pandas(rows), {}) if one in floor else None
-
-    monkeypatch.setattr("companion.panels.find_result", find)
+    has(monkeypatch, floor.__contains__)
     assert floor and not stored(FOURTEEN, [], "standard")
     assert not stored(FOURTEEN, [], "standard", part=True)
 
@@ -109,13 +109,7 @@ def test_a_range_is_shown_when_both_of_its_ends_are_stored(monkeypatch, ps, show
     """Else skew is compared with itself, and a mean over half of the range taken for one of all."""
     every = SPECIALISTS.by_run("paper", "cifar10", [])
     there = {e for run, experiments in every if run.where["p"] in ps for e in experiments}
-    rows = {"round": [0, 1], "metric": "test_accuracy", "client": 0, "value": [0.1, 0.5]}
-    rows = pd.DataFrame(rows)
-
-    def find(one):
-        return Result(one, pa.Table.from_pandas(rows), {}) if one in there else None
-
-    monkeypatch.setattr("companion.panels.find_result", find)
+    has(monkeypatch, there.__contains__)
     panels = [p for p in stored(SPECIALISTS, [], "paper") if p.dataset == "cifar10"]
     assert [sorted(p.frame["p"].unique()) for p in panels] == [list(ps)] * shown
     assert [p.left for p in panels] == [["p = 0.7", "p = 0.8"]] * shown

@@ -11,23 +11,11 @@ from fedrun import StoreError
 from papers.__main__ import app, main
 from papers.registry import REGISTRY
 
-COMMANDS = [
-    "figures",
-    "notebooks",
-    "verdicts",
-    "campaign",
-    "blocks",
-    "results",
-    "judge",
-    "report",
-    "tasks",
-]
 HOW = {"device": "auto", "workers": 1, "blocks": [], "plan": False, "address": None}
 
 
 def test_every_command_explains_itself(capsys):
-    assert [c.callback.__name__ for c in app.registered_commands] == COMMANDS
-    for command in COMMANDS:
+    for command in (c.callback.__name__ for c in app.registered_commands):
         assert main([command, "--help"]) == 0
         assert f"python -m papers {command}" in capsys.readouterr().out
     assert main([]) == 2  # as every tool that is asked nothing

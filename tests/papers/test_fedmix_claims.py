@@ -271,24 +271,6 @@ def joining():
     return pd.concat([there.assign(who=""), new.assign(who=names.NEW)])
 
 
-class Watched(pd.DataFrame):
-    """A frame that counts how often a column is read."""
-
-    def __getitem__(self, key):
-        read.append(key)
-        return super().__getitem__(key)
-
-
-read = []
-
-
-def test_a_frame_is_read_once_for_what_it_has_runs_of():
-    rows = Watched({"method": [FEDAVG, FEDMIX]})
-    read.clear()
-    assert analysis.experts_of(rows) == [1, 4] and analysis.etas_of(rows) == [0]
-    assert read == ["method"] * 2
-
-
 def test_three_ways_to_test():
     ends = {"test_accuracy": 0.95, "global_accuracy": 0.85}
     first = logged(*(course(FEDMIX, metric, 0.1, end) for metric, end in ends.items()))

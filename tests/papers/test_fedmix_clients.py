@@ -105,14 +105,7 @@ def test_the_names_of_experts_mean_nothing(order):
     assert analysis.measures(shuffled, FOUR) == analysis.measures(DOUBLED, FOUR)
     own = analysis.aligned(shuffled, FOUR)[:, 1:4]
     assert np.array_equal(own, analysis.one_hot(FOUR)[:, 1:])
-
-
-def test_aligned_experts_look_like_the_truth():
-    shuffled = np.array([3, 1, 0, 2, 1, 0, 2, 3])
-    seen = analysis.aligned(assigned((shuffled + 1) % 4, 4, sure=0.7), shuffled)
-    assert np.array_equal(seen.argmax(1), np.sort(shuffled))
-    few = analysis.aligned(MERGED, FOUR)
-    assert few.shape == (8, 3) and sorted(few.sum(0)) == [2, 2, 4]
+    assert sorted(analysis.aligned(MERGED, FOUR).sum(0)) == [2, 2, 4]  # fewer than permutations
 
 
 def clustered(runs, **more):
@@ -130,12 +123,10 @@ def test_the_papers_pictures_hold_and_others_do_not():
     assert clustered({key: q for key, q in SHOWN.items() if key[1] < 2}) == "nnn"
     only = {key: q for key, q in SHOWN.items() if key[0] == with_k(4)}
     assert clustered(only) == "hnn"
-
-
-def test_late_clusters_do_not_count_within_ten_rounds():
-    stored = pd.concat([posteriors(NOTHING), posteriors(SHOWN, rounds=(11,))])
+    # Clusters of round 11 do not count within the ten that are published.
+    late = pd.concat([posteriors(NOTHING), posteriors(SHOWN, rounds=(11,))])
     assert analysis.published_rounds() == 10
-    assert initials(claims.cluster_claims(stored, TRUTH)) == "cuuh"
+    assert initials(claims.cluster_claims(late, TRUTH)) == "cuuh"
 
 
 def test_course_and_what_is_seen():

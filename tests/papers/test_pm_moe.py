@@ -10,7 +10,6 @@ import pytest
 import torch
 from rows import frame_of
 
-from companion import plotting
 from companion.claims import CONTRADICTED, HOLDS, UNTESTED
 from fedlib import MLP
 from fedrun import run_with_state
@@ -98,18 +97,14 @@ def test_every_published_number_is_found_with_its_stage(dataset):
 
 @pytest.mark.parametrize(("helps", "said"), [(1, [HOLDS, HOLDS]), (-1, [HOLDS, CONTRADICTED])])
 def test_the_claims_about_sharing_follow_the_runs(helps, said):
-    """The published order is asked for where it is known."""
+    """The published order is asked for where it is known, and sharing where two ratios were run."""
+    table = table_1(helps)
     for dataset, orders in (("digits", 0), ("cifar10", 2)):
-        told = fourteen_claims(table_1(helps), printed("Table 1", dataset))
+        told = fourteen_claims(table, printed("Table 1", dataset))
         assert [c.verdict for c in told][:2] == said and len(told) == 2 + orders
         assert all(c.seeds == 3 for c in told)
-
-
-def test_nothing_is_said_of_sharing_where_one_ratio_was_run():
-    """That ratio was compared with itself, and the claim did not hold."""
-    table = table_1(1)
-    told = fourteen_claims(table[table["S"].eq(0)], printed("Table 1", "digits"))
-    assert [c.verdict for c in told] == [HOLDS] and "nothing is shared" in told[0].text
+    (alone,) = fourteen_claims(table[table["S"].eq(0)], printed("Table 1", "digits"))
+    assert alone.verdict == HOLDS and "nothing is shared" in alone.text
 
 
 def audit(seed, moved, asked):
@@ -171,10 +166,13 @@ def test_the_claims_about_mixtures_follow_the_runs(gain, verdict):
     assert found.pop("own").verdict == UNTESTED  # gates were not logged
     # If every client gains, the largest evaluation is that of all of them.
     assert (found.pop("largest").verdict == HOLDS) == (gain < 0)
-    assert {c.verdict for c in found.values()} == {HOLDS} and [*found] == [
-        "denoised",
-        "synchronous",
-    ]
+    assert {n: c.verdict for n, c in found.items()} == dict.fromkeys(
+        ("denoised", "synchronous"), HOLDS
+    )
+    ways = analysis.told_gains(mixtures(gain), printed("Table 2", "cifar10"))
+    assert {way: rows["value"].mean() > 0 for way, rows in ways.items()} == {
+        "all converted": gain > 0, "largest of M + 1": gain > 0, "published": True
+    }  # fmt: skip
     told, own = analysis.reporting(mixtures(gain)), 0.001 * SIZES[0] / sum(SIZES)
     np.testing.assert_allclose(told["all"], gain + 0.02 + told["seed"] * own)
     np.testing.assert_allclose(told["maximum"], np.maximum(told["all"], 0))
@@ -203,13 +201,6 @@ def test_the_own_weight_is_over_that_of_an_even_gate():
     assert analysis.own_weight(frame_of(*rows)) == {0: pytest.approx(1.4)}
 
 
-def test_gains_are_told_in_three_ways():
-    ways = analysis.told_gains(mixtures(-0.05), printed("Table 2", "cifar10"))
-    means = {way: rows.loc[rows["S"] == 0, "value"].mean() for way, rows in ways.items()}
-    assert means["all converted"] == pytest.approx(-0.03 + 0.001 * SIZES[0] / sum(SIZES))
-    assert means["largest of M + 1"] == 0 and means["published"] > 0
-
-
 def test_a_bad_last_round_is_no_gain_over_the_round_that_validation_chooses():
     """FedGH has 0.9, then 0.7 at its end; the mixture's 0.8 is above the latter only."""
     first = run("FedGH", 0, 0.9, 0.9)
@@ -232,16 +223,6 @@ def test_gate_weights_are_means_over_labels_before_and_after_training():
     (found,) = analysis.local_gate_weights(table).reset_index().to_dict("records")
     expected = {"S": 0, "seed": 0, "before": 0.75, "after": 0.3, "accuracy": 0.5}
     assert found == pytest.approx(expected)
-
-
-def test_headings_compare_those_that_share_a_part_with_those_that_share_all():
-    """0.2 more for the nine, whose places in Table 1's order are 7 later in the mean."""
-    table = table_1(0)
-    floor = table[table["method"] == FEDAVG].assign(method=MAJORITY, value=0.0)
-    (name, one), (_, other) = analysis.sides(pd.concat([table, floor])).items()
-    assert {*one["method"]} == {*analysis.SIDES} and len(one) == len(other) == 3 * 14
-    told = plotting.findings({name: one}, *analysis.SIDES, "")
-    assert told.startswith("personalised minus non-personalised: +27.0 points [")
 
 
 def test_tables_say_what_is_published():
@@ -309,35 +290,19 @@ def test_claims_are_what_is_built_in(worse, long, verdict):
     assert len(told) == 8 and {c.verdict for c in told} == {verdict}, told
 
 
-def test_a_number_varies_and_the_rest_stays():
-    table = gated({("k", 2): 0.1})
+def test_numbers_and_choices_of_gates_vary_while_the_rest_stays():
+    table = gated({("k", 2): 0.1, ("layers", 2): 0.1, ("activation", "relu"): -0.2}, noise=0.0)
     rows = varied(table, "k", SETTING.clients // 2)
     assert {*rows["method"]} == {"FedPer"} and {*rows[STAGE]} == {WITH_MOE}
-    assert rows.groupby("k").size().to_dict() == {2: 3, 5: 3, 10: 3}
-    assert rows[rows["k"] == 2]["value"].mean() == pytest.approx(0.9, abs=0.01)
-    assert {*rows} == {"method", STAGE, "S", "seed", "k", "value"}
-    (named,) = analysis.by_value({"here": rows}, "k").values()
-    pair = "k = 2", "k = 5"
-    assert plotting.findings({"here": named}, *pair, "").startswith("k = 2 minus k = 5: ")
+    assert rows.groupby("k")["value"].agg(["size", "mean"]).to_numpy().tolist() == [
+        [3, pytest.approx(0.9)], [3, pytest.approx(0.8)], [3, pytest.approx(0.8)],
+    ]  # fmt: skip
     cold = varied(table, "T", 1.0, {"gamma": SETTING.gamma})
     assert sorted(cold["T"].unique()) == sorted(SETTING.temperatures)
-
-
-def test_every_choice_differs_from_the_first_on_the_same_seeds():
-    table = gated({("layers", 2): 0.1, ("activation", "relu"): -0.2}, noise=0.0)
     found = made_of(table).groupby(["part", "choice"])["value"].agg(["mean", "size"])
     assert {*found.index} == OTHERS and (found["size"] == 3).all()
-    assert found.loc[("layers", 2), "mean"] == pytest.approx(0.1)
-    assert found.loc[("activation", "relu"), "mean"] == pytest.approx(-0.2)
-    assert found["mean"].abs().sum() == pytest.approx(0.3)
-    (panel,) = analysis.by_choice(made_of(table)).values()
-    assert {"2 layers", "1 layer", "relu", "kaiming"} <= set(panel["row"])
-    assert set(panel["group"]) == {f"FedPer {WITH_MOE}"} and len(panel) == len(OTHERS)
-
-
-def test_ranks_go_from_the_least_energy_to_the_most():
-    energies = np.array([[0.3, 0.1, 0.2], [5.0, 5.0, 1.0]])
-    assert ranks(energies).tolist() == [[1.0, 0.0, 0.5], [0.75, 0.75, 0.0]]
+    changed = found["mean"][found["mean"].abs().gt(1e-9)].to_dict()
+    assert changed == pytest.approx({("activation", "relu"): -0.2, ("layers", 2): 0.1})
 
 
 def test_at_a_high_temperature_all_but_the_constant_is_the_cosine():
@@ -406,8 +371,7 @@ def test_what_a_second_stage_costs_is_told_per_epoch_and_round(monkeypatch):
     gates = SimpleNamespace(before=(first,), seed=3, algorithm=SimpleNamespace(epochs=40))
     spent = {id(first): 100.0, id(gates): 8.0}
     made = lambda one: SimpleNamespace(provenance={"cpu_seconds": spent[id(one)]})  # noqa: E731
-    runs = [(SimpleNamespace(where={"S": 0.0, "stage": "+ PM-MoE"}), [gates])]
-    runs.append((SimpleNamespace(where={"S": 20.0, "stage": "+ PM-MoE"}), [gates]))
+    runs = [(SimpleNamespace(where={"S": s, "stage": "+ PM-MoE"}), [gates]) for s in (0.0, 20.0)]
     section = SimpleNamespace(by_run=lambda *of: runs)
     monkeypatch.setattr(analysis, "PRIVATE_PARTS", section)
     monkeypatch.setattr(analysis, "find_result", made)

@@ -21,24 +21,7 @@ from papers.scaled import MAJORITY, TUNED
 from papers.specialists.analysis import LOSSES, SKEWS
 
 ROWS = list(csv.DictReader((paths.ROOT / "papers" / "claims.csv").open(newline="")))
-CUT = {
-    "a",
-    "and",
-    "as",
-    "at",
-    "by",
-    "for",
-    "from",
-    "in",
-    "is",
-    "of",
-    "on",
-    "or",
-    "that",
-    "the",
-    "to",
-    "with",
-}
+CUT = "a and as at by for from in is of on or that the to with"
 POINTS = dict(enumerate((0.031, 0.030, 0.029)))
 
 
@@ -50,7 +33,7 @@ def test_a_claim_of_a_paper_has_its_words_and_their_place_and_no_other_has():
         # No quote is cut inside a clause.
         *_, last = row["quote"].split() or [""]
         assert not row["quote"] or len(row["quote"].split()) >= 5, row
-        assert re.fullmatch(r"[^ ]*[\w%][].)]*|", last) and last not in CUT, row
+        assert re.fullmatch(r"[^ ]*[\w%][].)]*|", last) and last not in CUT.split(), row
     names = [(row["paper"], row["name"]) for row in ROWS]
     assert len(set(names)) == len(names)
     assert len(claims()) == sum(row["kind"] == PAPER and not row["exploratory"] for row in ROWS)
