@@ -8,16 +8,14 @@ from types import SimpleNamespace
 import pytest
 from rows import settings_of
 
-from companion.plan import costs_of, epochs_of, kind_of, of_block, planned, progress
+from companion.plan import costs_of, epochs_of, kind_of, planned, progress
 from companion.sections import SCALES, Block
-from fedlib import FedAvg, Local, paths
+from fedlib import Local, paths
 from fedrun import Experiment, Result, find_result, run
 from fedrun.experiment import SCHEMA
-from fedrun.results import keys_in, result_files
+from fedrun.results import places
 from fedrun.sweeps import SweepFailed
 from papers.__main__ import main
-from papers.fedmix import FEDAVG
-from papers.fedmix.experiments import LABEL_SKEW
 from papers.pm_moe.experiments import FOURTEEN
 from papers.registry import REGISTRY
 
@@ -101,17 +99,25 @@ SEEDS = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def campaign():
+    """What each part of every block plans: by block, a list of plans in the order of its parts."""
+    parts = {
+        b.number: [(s, p) for s, some in b.parts.items() for p in some] for b in REGISTRY.blocks
+    }
+    return {b: [planned(REGISTRY, scale, [p]) for scale, p in parts[b]] for b in parts}
+
+
 @pytest.mark.slow
-def test_the_campaign_has_the_seeds_that_were_fixed_before_it():
-    assert [b.number for b in REGISTRY.blocks] == [*SEEDS], "a block has its seeds in SEEDS"
-    for block in REGISTRY.blocks:
-        parts = [(scale, part) for scale, parts in block.parts.items() for part in parts]
-        for (scale, part), seeds in zip(parts, SEEDS[block.number], strict=True):
+def test_the_campaign_has_the_seeds_that_were_fixed_before_it(campaign):
+    assert [*campaign] == [*SEEDS], "a block has its seeds in SEEDS"
+    for block, plans in campaign.items():
+        for plan, seeds in zip(plans, SEEDS[block], strict=True):
             found = {}
-            for p in planned(REGISTRY, scale, [part]):
+            for p in plan:
                 found.setdefault(p.dataset, set()).add(p.experiment.seed)
             asked = seeds if isinstance(seeds, dict) else dict.fromkeys(found, seeds)
-            assert found == {name: {*range(n)} for name, n in asked.items()}, (block, part)
+            assert found == {name: {*range(n)} for name, n in asked.items()}, block
 
 
 # Of three seeds, two are stored, and the third was dropped when the campaign was fixed.
@@ -119,14 +125,13 @@ DROPPED = {"label_skew on fashion_mnist, FedMix, seed 0"}
 
 
 @pytest.mark.slow
-def test_the_standard_scale_plans_what_is_stored_and_the_campaign(monkeypatch):
+def test_the_standard_scale_plans_what_is_stored_and_the_campaign(campaign, monkeypatch):
     """And nothing else, so that no run is left over that no block trains."""
     monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
-    stored = {key for file in result_files() for key in keys_in(file)}
-    campaign = {p.experiment for block in REGISTRY.blocks for p in of_block(REGISTRY, block)}
-    asked = [p for p in planned(REGISTRY, "standard") if f"{p}" not in DROPPED]
-    left = [p for p in asked if p.experiment not in campaign]
-    assert [f"{p}" for p in left if p.experiment.key not in stored] == []
+    trained = {p.experiment for plans in campaign.values() for plan in plans for p in plan}
+    left = [p for p in planned(REGISTRY, "standard") if p.experiment not in trained]
+    stored = places()
+    assert {f"{p}" for p in left if p.experiment.key not in stored} <= DROPPED
 
 
 def test_the_blocks_are_listed_with_what_is_done(monkeypatch, capsys):
@@ -149,16 +154,21 @@ def test_hours_on_a_gpu_are_counted_apart(monkeypatch):
     assert progress(replace(REGISTRY, blocks=(block,))).loc[1].tolist()[1:] == [6, 6, 3.0, 6.0, 0.5]
 
 
-@pytest.mark.slow
-def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
-    first = LABEL_SKEW.experiments("quick", "digits", FEDAVG)[0]
-    few = [replace(first, rounds=2, seed=s, algorithm=FedAvg(batch_size=50)) for s in (0, 1)]
-    plan = zip(planned(REGISTRY, "quick", ["label_skew"]), few, strict=False)
-    plan = [replace(p, experiment=e) for p, e in plan]
+@pytest.fixture
+def few(monkeypatch):
+    """A plan of three short runs in place of a scale's; return their experiments."""
+    first = planned(REGISTRY, "quick", ["label_skew"])[0]
+    runs = [replace(first.experiment, rounds=1, seed=seed) for seed in range(3)]
+    plan = [replace(first, experiment=one) for one in runs]
     monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
+    return runs
+
+
+@pytest.mark.slow
+def test_the_command_plans_trains_and_continues(few, capsys):
     assert main(["campaign", "--plan", "--scale", "quick", "--device", "cpu"]) == 0
     said = capsys.readouterr().out
-    assert "2 runs of the quick scale, 2 of them to be trained" in said and "label_skew" in said
+    assert "3 runs of the quick scale, 3 of them to be trained" in said and "label_skew" in said
     assert find_result(few[0]) is None
     assert main(["campaign", "--scale", "quick", "--device", "cpu"]) == 0
     assert "all runs are stored" in capsys.readouterr().out
@@ -172,21 +182,17 @@ STOPS = [(KeyboardInterrupt("stopped"), 130), (SystemExit(143), 143), (SweepFail
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stop", "code"), STOPS)
-def test_a_campaign_that_ends_says_what_is_left(monkeypatch, capsys, stop, code):
-    first = planned(REGISTRY, "quick", ["label_skew"])[0]
-    runs = (replace(first.experiment, rounds=1, seed=seed) for seed in (0, 1, 2))
-    plan = [replace(first, experiment=one) for one in runs]
-    monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
-
+def test_a_campaign_that_ends_says_what_is_left(few, monkeypatch, capsys, stop, code):
     def trained(runs, **how):
-        run(plan[0].experiment, device="cpu", progress=False)
+        run(few[0], device="cpu", progress=False)
         raise stop
 
     monkeypatch.setattr("companion.plan.train_missing", trained)
     try:
-        assert main(["campaign", "--scale", "quick"]) == code
+        ended = main(["campaign", "--scale", "quick"])
     except SystemExit as terminated:  # by a signal, and handed on
-        assert terminated.code == code
+        ended = terminated.code
+    assert ended == code
     said = capsys.readouterr().out
     assert "2 runs are left:\n  label_skew on digits: 2 to run, of seeds 1, 2" in said
     assert "all runs are stored" not in said
