@@ -231,7 +231,7 @@ FINDINGS = [
     ({"here": TABLE[TABLE["seed"] < 2]}, {}, "a minus b: +10.0 points, 2 seeds"),
     ({"here": TABLE}, {"unit": ""}, "a minus b: +0.100 [95% CI: 0.100, 0.100], 3 seeds"),
     ({"here": TABLE}, {"start": "At last, "}, f"At last, a minus b: {SURE}, 3 seeds"),
-    # As in claims no run is left out for its outcome; and where nothing is told, nothing leads to it.
+    # As in claims no run is left out for its outcome; where nothing is told, nothing leads to it.
     ({GONE: TABLE}, {}, f"a minus b: {SURE}, 3 seeds"),
     ({"here": ONE}, {"start": "At last, "}, ""),
 ]  # fmt: skip
