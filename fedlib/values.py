@@ -158,6 +158,20 @@ def refuse_old_hooks(
             raise TypeError(f"{cls.__name__}.{old} has no effect since 0.3: override {now}")
 
 
+def refuse_misspelt_hooks(cls: type, hooks: Iterable[str]) -> None:
+    """Raise TypeError if a new class has a method that nobody calls, nearly named as a hook.
+
+    A hook's name with a number, such as "loss2", may be that of a second one.
+    """
+    inherited = {name for base in cls.__mro__[1:] for name in vars(base)}
+    own = {n for n, item in vars(cls).items() if callable(item) and not n.startswith("_")}
+    known = sorted(hooks)
+    for name in own - inherited:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+        if near and name.rstrip("_0123456789") not in known:
+            raise TypeError(f"{cls.__name__}.{name} is called by nobody: did you mean {near[0]}?")
+
+
 class UnknownName(ValueError):
     """An unknown name; the message lists the legal names and the nearest one."""
 

@@ -1,5 +1,6 @@
 # What fedrun offers, for type checkers: __init__.py imports it when it is asked for.
 
+from fedrun.checking import batches as batches
 from fedrun.example import tiny as tiny
 from fedrun.experiment import CohortEarlyStop as CohortEarlyStop
 from fedrun.experiment import Experiment as Experiment

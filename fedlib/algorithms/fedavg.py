@@ -24,7 +24,7 @@ from torch import Tensor
 from fedlib.algorithms.interface import *
 from fedlib.engine.protocol import tensors
 from fedlib.optim import server_step
-from fedlib.values import refuse_old_hooks
+from fedlib.values import refuse_misspelt_hooks, refuse_old_hooks
 
 # Methods and class attributes that earlier versions called or read, by what to override instead.
 _INPUTS = 'shared_forward, which may return {"x": x}'
@@ -97,6 +97,7 @@ class FedAvg(Algorithm):
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         refuse_old_hooks(cls, METHODS, ATTRIBUTES)
+        refuse_misspelt_hooks(cls, (n for n in vars(Algorithm) if not n.startswith("_")))
 
     def check(self) -> None:
         if isinstance(made := self.phases(), Phase):

@@ -137,3 +137,11 @@ def test_the_check_of_a_base_class_is_called_too():
         Checked(epochs=4)
     with pytest.raises(ValueError, match="not both"):
         Checked(epochs=2, steps=5)
+
+
+def test_a_method_that_is_nearly_a_hook_is_refused():
+    for wrong, meant in (("agregate", "aggregate"), ("client_updates", "client_update")):
+        with pytest.raises(TypeError, match=f"Mine.{wrong} .* did you mean {meant}?"):
+            type("Mine", (FedAvg,), {wrong: lambda self: None})
+    for fine in ("loss2", "own_loss", "_agregate", "aggregate"):
+        type("Mine", (FedAvg,), {fine: lambda self: None})
