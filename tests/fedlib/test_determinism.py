@@ -11,20 +11,23 @@ import torch
 from conftest import LENET, make_federation
 from playing import BATTERY, SIZES, begun, play, texts
 from small import TASK, bits, interrupted, undisturbed
+from small import play as play_run
+from test_cohort_early_stop import BEFORE, STOPPING, WORSE
 from test_models import DROPS, SHAPE, TEXTS
 from test_modules import NORMED
 
 import fedlib.algorithms
 from benchmarks.determinism.deviation import Deviation, compare, distance
 from benchmarks.determinism.subjects import subjects
-from fedlib import GPFL, FedAvg, FedBN, FedMix, Local
+from fedlib import FedAvg, FedBN, FedMix, Local, Mixture
+from fedlib.algorithms.local import Finetuning
 from fedlib.engine import EarlyStop, State, play_round
 from fedlib.engine.width import CACHE_BYTES, Width
 from fedlib.models import MLP, FunctionalModel
-from fedrun import Experiment, provenance, run, run_with_state
+from fedrun import Experiment, provenance, run
 
 FAST = {"batch_size": 4, "epochs": 2}
-STOPPING = Local(stop=EarlyStop(every=1, patience=1), **FAST)
+EARLY = Local(stop=EarlyStop(every=1, patience=1), **FAST)
 
 
 def on(kind):
@@ -41,7 +44,7 @@ def on(kind):
 CLIENTS = [name for name in fedlib.algorithms.__all__ if name != "PMMoE"]
 CASES = {name: ("dense", BATTERY[name]) for name in CLIENTS} | {
     "convolutional, FedMix": ("convolutional", FedMix(experts=2, **FAST)),
-    "convolutional, early stop": ("convolutional", STOPPING),
+    "convolutional, early stop": ("convolutional", EARLY),
     "dropout, FedAvg": ("dropout", FedAvg(**FAST)),
     "normed, FedBN": ("normed", FedBN(**FAST)),
     "text, FedAvg": ("text", FedAvg(**FAST)),
@@ -110,6 +113,31 @@ def test_the_order_of_rows_changes_no_bit(kind, algorithm):
     assert all(same(t[order], permuted.client_params[n]) for n, t in straight.client_params.items())
 
 
+def resumed(algorithm):
+    """A short run of an algorithm, after a first stage if it needs one."""
+    first, how = None, {"rounds": 3, "cohort": 3, "evaluate_every": 2}
+    if isinstance(algorithm, Finetuning | Mixture):
+        first = Experiment(TASK, getattr(algorithm, "of", FedAvg(**FAST)), 1, cohort=6)
+    return Experiment(TASK, algorithm, **how, first_stage=first)
+
+
+RESUMED = {name: resumed(BATTERY[name]) for name in fedlib.algorithms.__all__} | {
+    "stops": STOPPING,
+    "stops, before the update": BEFORE,
+    "best of what was trained": replace(WORSE, select="best_trained", evaluate_every=1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(name, tmp_path):
+    """Also where a loss is a sum over leaves (GPFL), whose names a checkpoint's file sorts."""
+    straight = undisturbed(RESUMED[name], tmp_path)
+    interrupted(RESUMED[name], 1)
+    play_run(RESUMED[name])
+    assert bits(RESUMED[name]) == straight
+
+
 def test_a_runs_provenance_has_what_the_last_bits_depend_on():
     """The chunk that was used by default, which a mixture's weights decide, and the threads."""
     experiment = Experiment(replace(TASK, model=MLP((100,))), FedMix(experts=4), 1, cohort=2)
@@ -129,16 +157,6 @@ def test_cpu_seconds_are_those_of_runs_on_a_cpu(device, counted):
     made = provenance.segment(fed, [0, 1], 1, state, provenance.clock())
     assert ("cpu_seconds" in made) == counted and "seconds" in made
     assert ("cpu_seconds" in provenance.of_run(fed, [made], state, state)) == counted
-
-
-def test_a_resumed_run_adds_up_its_leaves_in_the_same_order(tmp_path):
-    """GPFL's loss is a sum over leaves, and a checkpoint's file sorts its names."""
-    experiment = Experiment(TASK, GPFL(**FAST), rounds=3, cohort=3, evaluate_every=0)
-    interrupted(experiment, 1)
-    _, state = run_with_state(experiment, device="cpu", progress=False)
-    begun = experiment.algorithm.init(TASK.build(0), 0).flat()
-    assert [*state.flat()] == [*begun] != sorted(begun)
-    assert bits(experiment) == undisturbed(experiment, tmp_path)
 
 
 def test_every_exported_algorithm_is_measured():
