@@ -52,11 +52,8 @@ def test_local_after_local_goes_on_and_leaves_the_first_stage_alone(fed):
     assert equal(first.client_params, kept)
 
 
-BESIDE = {n: ("own.", "") for n in ("Ditto", "APFL", "PFedMe", "FedSynMoE")}
-COPYING = BESIDE | {
-    "MOON": ("previous.", ""),
-    **dict.fromkeys(("FedRoD", "FedCP"), ("own.", "head.")),
-}
+COPYING = dict.fromkeys(("Ditto", "APFL", "PFedMe", "FedSynMoE"), ("own.", ""))
+COPYING |= {"MOON": ("previous.", ""), **dict.fromkeys(("FedRoD", "FedCP"), ("own.", "head."))}
 
 
 @pytest.mark.parametrize("name", COPYING)
@@ -75,11 +72,9 @@ def test_copies_start_as_what_they_are_copies_of(fed, name):
 @refused("algorithms")
 def test_what_does_not_fit_together_is_an_error(code, message):
     """Each hyper-parameter alone is tried in test_values."""
+    names = {**vars(playing), **vars(fedlib.engine), **vars(alg), **globals(), "fedrun": fedrun}
     with pytest.raises((ValueError, TypeError), match=message):
-        eval(
-            code,
-            {**vars(playing), **vars(fedlib.engine), **vars(alg), **globals(), "fedrun": fedrun},
-        )
+        eval(code, names)
 
 
 @pytest.mark.parametrize("name", [m.name for m in pkgutil.iter_modules(fedlib.algorithms.__path__)])
@@ -290,17 +285,15 @@ def test_a_second_model_is_trained_on_examples_unless_it_asks_for_something_else
 
 def test_predictions_are_distributions_and_the_same_for_everybodys_tests(played):
     algorithm, fed, state, _ = played
-    state = algorithm.assign_clusters(fed, state)
-    code = algorithm.shared_forward(
-        fed.net, state.server_params, fed.test.inputs(torch.arange(len(fed.test.y)))
-    )
+    state, n = algorithm.assign_clusters(fed, state), len(fed.test.y)
+    code = algorithm.shared_forward(fed.net, state.server_params, fed.test.inputs(torch.arange(n)))
     everywhere = fedlib.engine.evaluate_everywhere(fed, algorithm, state)
     for row in range(3):
         said = algorithm.predict(fed.net, *parts_of(fed, algorithm, state, row), code)
-        assert said.logp.shape == (len(fed.test.y), 3)
-        torch.testing.assert_close(said.logp.exp().sum(-1), torch.ones(len(fed.test.y)))
+        assert said.logp.shape == (n, 3)
+        torch.testing.assert_close(said.logp.exp().sum(-1), torch.ones(n))
         if said.gate.shape[-1]:
-            torch.testing.assert_close(said.gate.sum(-1), torch.ones(len(fed.test.y)))
+            torch.testing.assert_close(said.gate.sum(-1), torch.ones(n))
         right = (said.logp.argmax(-1) == fed.test.y).double().mean()
         assert everywhere[row] == pytest.approx(float(right))
     assert 0 <= evaluate_global(fed, algorithm, state) <= 1
@@ -317,11 +310,10 @@ def test_who_predicts_alike_is_asked_once_about_everybodys_tests(monkeypatch, na
     if name == "IFCA":  # whose clients settle for two clusters
         fit = torch.tensor([[0.0, 1.0], [1.0, 0.0]])[[0, 1, 1, 0, 1]]
         state = dataclasses.replace(state, server_memory={**state.server_memory, FIT: fit})
-    scored = fedlib.engine.evaluate_everywhere(fed, algorithm, state)
     asked, there = [], evaluating.evaluate
     seen = lambda f, a, s, t, e: asked.append((t.sizes > 0).sum()) or there(f, a, s, t, e)  # noqa: E731
     monkeypatch.setattr(evaluating, "evaluate", seen)
-    assert scored.tolist() == fedlib.engine.evaluate_everywhere(fed, algorithm, state).tolist()
+    scored = fedlib.engine.evaluate_everywhere(fed, algorithm, state)
     assert asked == [ASKED[name]]
     everyone = lambda fed, *_: (np.arange(fed.num_clients),) * 2  # noqa: E731
     monkeypatch.setattr(evaluating, "_alike", everyone)
@@ -344,22 +336,13 @@ def test_a_prediction_that_takes_nothing_but_a_dict_is_asked_of_everyone():
 
 
 # These count by hand, and so do their tests.
-COUNTED = (
-    alg.PrunedFedMix,
-    alg.VAEDensity,
-    alg.IFCA,
-    alg.FedGH,
-    alg.PMMoE,
-    alg.FedAMP,
-)
+COUNTED = alg.PrunedFedMix | alg.VAEDensity | alg.IFCA | alg.FedGH | alg.PMMoE | alg.FedAMP
 
 
 def test_no_local_leaf_is_ever_sent_and_bytes_are_those_of_the_tensors(played):
     algorithm, fed, state, report = played
-    assert not set(report.messages) & set(state.client_params) and not set(
-        state.server_params
-    ) & set(state.client_params)
-    assert set(report.weights) <= set(state.server_params)
+    local, shared = set(state.client_params), set(state.server_params)
+    assert not local & {*report.messages, *shared} and set(report.weights) <= shared
     for name in report.weights:
         assert report.messages[name].shape == (3, *state.server_params[name].shape)
     for name, leaf in state.client_params.items():
@@ -395,16 +378,13 @@ def test_a_round_leaves_what_it_was_given_and_clients_outside_alone(played):
         assert equal(getattr(kept, group), getattr(state, group))
     moved = any(not torch.equal(kept.flat()[n], t) for n, t in after.flat().items())
     assert moved == bool(algorithm.phases())
-    assert algorithm.communicates or (
-        not report.messages and equal(after.server_params, kept.server_params)
-    )
+    silent = not report.messages and equal(after.server_params, kept.server_params)
+    assert algorithm.communicates or silent
     away = [row for row in range(3) if row not in report.clients]
-    assert len(away) == 2
-    rows = kept.client_params | {
-        n: t for n, t in kept.server_memory.items() if n.startswith("clients/")
-    }
+    of_clients = {n: t for n, t in kept.server_memory.items() if n.startswith("clients/")}
     now = after.client_params | after.server_memory
-    assert all(torch.equal(now[n][away], t[away]) for n, t in rows.items())
+    for name, leaf in (kept.client_params | of_clients).items():
+        assert torch.equal(now[name][away], leaf[away]) and len(away) == 2
 
 
 def test_a_state_survives_being_stored(played):

@@ -6,22 +6,14 @@ import pytest
 import torch
 from cases import GOLDEN
 from conftest import make_federation
-from playing import close, play, texts
+from playing import play, texts
 from torch import nn
 
-from fedlib import IFCA, MLP, EarlyStop, FedAvg, FedMix, LeNet, Local, Mixture, adam, sgd
+from fedlib import MLP, BiLSTM, FastText, FedAvg, LeNet, Mixture, ResNet, sgd
 from fedlib.engine import State
 from fedlib.engine.protocol import numbers_of
 from fedlib.engine.width import READERS, Width
-from fedlib.models import (
-    Batch,
-    BiLSTM,
-    FastText,
-    FunctionalModel,
-    ResNet,
-    architectures,
-    fedmix_lenet5,
-)
+from fedlib.models import Batch, FunctionalModel, architectures, fedmix_lenet5
 from papers.fedmix.variants import widened
 
 COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
@@ -166,16 +158,6 @@ def test_a_net_drops_with_noise_only_and_forgets_it():
     assert not silent.any(), "all units of the last hidden layer have dropped"
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg, IFCA, Local])
-def test_a_client_drops_the_same_whoever_shares_its_program(algorithm):
-    fed, still = (make_federation((9, 5, 7), model=m, shape=SHAPE) for m in (DROPS, PLAIN))
-    made = algorithm(epochs=2, batch_size=4, client=sgd(0.1))
-    one, without = play(made, fed, 2, chunk=1)[0], play(made, still, 2)[0].flat()
-    close(one.flat(), play(made, fed, 2, chunk=3)[0].flat())
-    moved = {n: t for n, t in one.flat().items() if n.endswith("head.weight")}
-    assert moved and not any(torch.allclose(t, without[n]) for n, t in moved.items())
-
-
 def test_specialist_and_gate_drop_units_of_their_own():
     fed = make_federation((9, 5, 7), model=PLAIN, shape=SHAPE)
     first = play(FedAvg(batch_size=4), fed, 2)[0]
@@ -185,23 +167,6 @@ def test_specialist_and_gate_drop_units_of_their_own():
     ends = [play(mixture, fed, 1, first=first)[0].client_params for mixture in (both, plain)]
     for name in ("own.head.weight", "gate.head.weight"):
         assert not torch.allclose(ends[0][name], ends[1][name])
-
-
-READING = [
-    FedAvg(batch_size=4, epochs=2, client=adam(0.01)),
-    FedMix(batch_size=4, experts=2),
-    Local(batch_size=4, epochs=4, client=sgd(0.5), stop=EarlyStop(every=1, patience=2)),
-]
-
-
-@pytest.mark.parametrize("spec", TEXTS, ids=repr)
-@pytest.mark.parametrize("algorithm", READING, ids=lambda a: type(a).__name__)
-def test_a_cohort_reads_together_what_each_would_read_alone(algorithm, spec):
-    fed = texts((9, 4, 7))
-    fed.net = FunctionalModel(spec, (10,), 3)
-    together, one, two = (play(algorithm, fed, 2, chunk=c)[0] for c in (None, 1, 2))
-    close(together.flat(), one.flat())
-    close(together.flat(), two.flat())
 
 
 def test_the_steps_written_out_are_those_of_nn_lstm():
