@@ -41,9 +41,8 @@ def test_run_trains_what_it_is_given(ask, write, how):
     spec = write("spec.json", json.dumps(to_dict(AVG)))
     given = {"code": repr(AVG), "spec": spec}[how]
     code, said, _ = ask("run", given, "--plan")
-    assert (
-        code == 0 and said.startswith(f"{AVG.key}  missing  {AVG}\n") and find_result(AVG) is None
-    )
+    assert code == 0 and said.startswith(f"{AVG.key}  missing  {AVG}\n")
+    assert find_result(AVG) is None
     code, said, _ = ask("run", given, *HERE)
     assert code == 0 and find_result(AVG) is not None
     assert f"key {AVG.key}" in said and "test accuracy" in said
@@ -75,12 +74,20 @@ def test_a_sweep_file_is_specs_or_lines(ask, write):
         assert f"{AVG.key}  stored   {AVG}" in said and f"{MIX.key}  missing  {MIX}" in said
     code, said, _ = ask("sweep", lines, *HERE)
     assert code == 0 and find_result(MIX) is not None and MIX.key[:8] in said
-    wrong = [write("runs.txt", AVG, "Experiment("), write("specs.json", "[{]"), write("none.txt")]
-    none, wrong = "there is no experiment in '", [*wrong, ""]
-    complaints = "line 2: not the code of a value", "line 1 column 3", f"{none}/", f"{none}'"
-    for file, complaint in zip(wrong, complaints, strict=True):
-        code, _, err = ask("sweep", file)
-        assert code == 2 and complaint in err
+
+
+WRONG = {  # files, by what they hold
+    "runs.txt": (f"{AVG}\nExperiment(", "line 2: not the code of a value"),
+    "specs.json": ("[{]", "line 1 column 3"),
+    "none.txt": ("", "there is no experiment in '/"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_sweep_file_that_cannot_be_read_is_code_2(ask, write, name):
+    text, complaint = WRONG[name]
+    code, _, err = ask("sweep", write(name, text))
+    assert code == 2 and complaint in err
 
 
 def test_runs_and_show_say_what_is_stored(ask):
@@ -93,9 +100,8 @@ def test_runs_and_show_say_what_is_stored(ask):
     code, said, _ = ask("show", MIX.key[:5])
     assert code == 0 and said.startswith(f"{MIX}\nkey {MIX.key}, 5/5 rounds, complete, ")
     assert all(part in said for part in ("torch: ", "segments: ", "train_loss"))
-    code, said, _ = ask("show", MIX.key, "--curve", "train_loss")
-    assert code == 0 and said.split()[:2] == ["round", "train_loss"]
-    assert len(said.splitlines()) == 1 + MIX.rounds
+    said = ask("show", MIX.key, "--curve", "train_loss")[1].splitlines()
+    assert said[0].split() == ["round", "train_loss"] and len(said) == 1 + MIX.rounds
     code, _, err = ask("show", MIX.key, "--curve", "train_los")
     assert code == 2 and "did you mean 'train_loss'?" in err
     assert "2 stored runs begin with ''" in ask("show", "")[2]
@@ -138,10 +144,9 @@ def test_ctrl_c_is_code_130_and_says_how_to_go_on(ask, monkeypatch, write):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(running, "play_round", stop)
-    code, _, err = ask("run", repr(AVG), *HERE)
-    assert code == 130 and "the same command continues" in err
-    code, _, err = ask("sweep", write("runs.txt", AVG, MIX), *HERE)
-    assert code == 130 and "the same command continues" in err
+    for words in (("run", repr(AVG)), ("sweep", write("runs.txt", AVG, MIX))):
+        code, _, err = ask(*words, *HERE)
+        assert code == 130 and "the same command continues" in err
 
 
 def test_an_error_of_the_library_itself_is_not_hidden(monkeypatch):

@@ -136,15 +136,12 @@ def test_work_is_shared_out_and_comes_back_once(forks):
 
 
 def test_little_work_stays_here(forks, monkeypatch):
-    def alone(threads, items, **how):
-        return on(threads, lambda: [*map_chunks(doubled, items, "test")], **how)
+    def found(threads, items, cohort=1.0):
+        return len(on(threads, lambda: [*map_chunks(doubled, items, "test")], cohort))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(parallel, "MIN_SECONDS", 60.0)
-        assert len(alone(3, range(9))) == 9
-        assert len(alone(3, [])) == 0 and len(alone(3, [1])) == 1
-    alone(3, range(9), cohort=1)
-    alone(1, range(9))
+    assert found(3, range(9), cohort=1) == found(1, range(9)) == 9
+    monkeypatch.setattr(parallel, "MIN_SECONDS", 60.0)
+    assert [found(3, items) for items in (range(9), [], [1])] == [9, 0, 1]
     assert not forks
 
 

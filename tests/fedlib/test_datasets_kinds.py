@@ -24,20 +24,11 @@ from scipy import sparse  # noqa: F401  # of a refused row
 
 import fedlib
 import fedrun
-from fedlib import (
-    IID,
-    MLP,
-    FastText,
-    HoldoutByColumn,
-    LeNet,
-    LocalHoldout,
-    NaturalPartition,
-    Rotated,
-    Task,
-)
+from fedlib import MLP, FastText, LeNet, Rotated, Task
 from fedlib import data as datasets
 from fedlib.algorithms import FedMix
 from fedlib.data import DatasetError, cache, parquet
+from fedlib.partition import IID, HoldoutByColumn, LocalHoldout, NaturalPartition
 from fedrun import Experiment, run
 
 pytestmark = pytest.mark.usefixtures("places")

@@ -61,15 +61,14 @@ def test_code_of_ones_own_is_part_of_what_a_run_is(imported, old, new, who):
     """What it says counts, how it is written does not, nor what is not used."""
     first = imported()
     before = {"loss": of(first).key, "net": through(first).key}
+    stage = replace(TUNED, first_stage=of(first)).key
     assert old in BODY + HELPERS
     again = imported(BODY.replace(old, new), HELPERS.replace(old, new))
     after = {"loss": of(again).key, "net": through(again).key}
     assert {name for name in before if before[name] != after[name]} == ({who} - {""})
     assert AVG.made_of == [] and len({*before.values(), AVG.key}) == 3
-    stage = replace(TUNED, first_stage=of(again))
-    assert (stage.key != replace(TUNED, first_stage=of(first)).key) == (who == "loss"), (
-        "built on it"
-    )
+    built_on_it = replace(TUNED, first_stage=of(again)).key
+    assert (stage != built_on_it) == (who == "loss")
 
 
 def test_a_file_that_was_edited_after_its_import_is_not_what_runs(imported, tmp_path):

@@ -9,7 +9,6 @@ from conftest import LENET, make_federation, scatter
 from hypothesis import given
 from hypothesis import strategies as st
 from playing import SKEWED, close, equal, held_by, loss_on, play, stepped
-from torch.nn.functional import cross_entropy
 
 from fedlib import Task, adam, sgd
 from fedlib.algorithms import IFCA, FedAvg, Local, Mixture, ifca
@@ -28,11 +27,9 @@ FAST = {"batch_size": 4, "client": sgd(0.1)}
 
 def model(state, j):
     """One cluster's model as plain leaves."""
-    own = {n: t[j] for n, t in select_prefix(state.server_params, ifca.CLUSTERS).items()}
-    return {
-        **{n: t for n, t in state.server_params.items() if not n.startswith(ifca.CLUSTERS)},
-        **own,
-    }
+    shared = {n: t for n, t in state.server_params.items() if not n.startswith(ifca.CLUSTERS)}
+    own = select_prefix(state.server_params, ifca.CLUSTERS)
+    return shared | {n: t[j] for n, t in own.items()}
 
 
 def loss_of(fed, params, table, row):
@@ -61,13 +58,9 @@ def test_a_round_by_hand(clustered):
         plain = name.removeprefix(ifca.CLUSTERS)
         for j in range(3) if name != plain else [...]:
             who = [i for i in range(4) if j is ... or chosen[i] == j]
-            n = np.array([SIZES[i] for i in who])
-            parts = zip(n / n.sum(), who, strict=True)
-            mean = (
-                sum(s * trained[i][plain] for s, i in parts)
-                if who
-                else before.server_params[name][j]
-            )
+            total = sum(SIZES[i] for i in who)
+            mean = sum(SIZES[i] / total * trained[i][plain] for i in who)
+            mean = mean if who else before.server_params[name][j]
             torch.testing.assert_close(leaf[j], mean, rtol=1e-4, atol=1e-6)
 
 
@@ -156,24 +149,22 @@ def test_converged_clusters_leave_with_their_best_weights():
     assert 0 <= evaluate(fed, harm, state, fed.test).accuracy.mean() <= 1
 
 
-def test_what_clusters_share_is_averaged_over_who_sends_something():
+@pytest.mark.parametrize("server", [sgd(1.0), adam(0.01)], ids=str)
+def test_what_clusters_share_is_averaged_over_who_sends_something(server):
     """Client 1's cluster has closed, and then all have: nothing moves for no bytes."""
-    fed, rows = make_federation((8, 4, 8)), torch.arange(3)
-    for server in (sgd(1.0), adam(0.01)):
-        algorithm = IFCA(clustered="head.", client=sgd(0.5), server=server, batch_size=4)
-        state, report = play(algorithm, fed, rounds=1)
-        state.server_memory[ifca.CHOICE] = torch.tensor([0, 1, 0])
-        sent = {n: t[report.clients.argsort()] for n, t in report.messages.items()}
-        for is_open, p in (([1, 1], [0.4, 0.2, 0.4]), ([1, 0], [0.5, 0.0, 0.5]), ([0, 0], None)):
-            state.server_memory[ifca.OPEN] = torch.tensor(is_open).bool()
-            weights = algorithm.weights(fed, state, rows, sent)
-            after = algorithm.aggregate(fed, state, rows, sent)
-            _, up = algorithm.communication_bytes(state, rows, sent)
-            moved = not torch.equal(
-                after.server_params["base.1.weight"], state.server_params["base.1.weight"]
-            )
-            assert moved == (p is not None) == bool(up.any())
-            assert p is None or weights["base.1.weight"].tolist() == pytest.approx(p)
+    fed, rows, name = make_federation((8, 4, 8)), torch.arange(3), "base.1.weight"
+    algorithm = IFCA(clustered="head.", client=sgd(0.5), server=server, batch_size=4)
+    state, report = play(algorithm, fed, rounds=1)
+    state.server_memory[ifca.CHOICE] = torch.tensor([0, 1, 0])
+    sent = {n: t[report.clients.argsort()] for n, t in report.messages.items()}
+    for is_open, p in (([1, 1], [0.4, 0.2, 0.4]), ([1, 0], [0.5, 0.0, 0.5]), ([0, 0], None)):
+        state.server_memory[ifca.OPEN] = torch.tensor(is_open).bool()
+        weights = algorithm.weights(fed, state, rows, sent)
+        after = algorithm.aggregate(fed, state, rows, sent)
+        _, up = algorithm.communication_bytes(state, rows, sent)
+        moved = not torch.equal(after.server_params[name], state.server_params[name])
+        assert moved == (p is not None) == bool(up.any())
+        assert p is None or weights[name].tolist() == pytest.approx(p)
 
 
 def test_a_cluster_leaves_at_its_patience_th_check_without_an_improvement():
@@ -192,38 +183,22 @@ def test_a_cluster_leaves_at_its_patience_th_check_without_an_improvement():
     assert left == [[True, True, True]] * 3 + [[False, True, True]] * 2
 
 
-def test_a_client_with_one_example_has_a_loss_under_every_cluster():
-    fed, algorithm = make_federation((1, 5)), IFCA(clusters=2)
-    shared = algorithm.init(fed, 0).server_params
-    fit = algorithm.fits(fed, shared, fed.train, torch.arange(2))
-    x, y = held_by(fed.train, 0)
-    for j in range(2):
-        w = {n: t[j] for n, t in select_prefix(shared, ifca.CLUSTERS).items()}
-        torch.testing.assert_close(fit[0, j], cross_entropy(fed.net(w, x), y))
-
-
 def test_a_good_initialisation_is_drawn_until_every_cluster_has_its_share():
-    fed, everyone = make_federation((3,) * 10), torch.arange(10)
+    fed = make_federation((3,) * 10)
     plain, asked = IFCA(clusters=2), IFCA(clusters=2, least_share=0.3)
 
-    def least(algorithm, seed):
+    def least(algorithm, seed, clients=10):
         shared = algorithm.init(fed, seed).server_params
-        fit = algorithm.fits(fed, shared, fed.train, everyone)
+        fit = algorithm.fits(fed, shared, fed.train, torch.arange(clients))
         return int(fit.argmin(1).bincount(minlength=2).min())
 
-    seeds = [s for s in range(12) if least(plain, s) < 3]
-    assert seeds, "some draws must be bad"
-    assert all(least(asked, s) >= 3 for s in seeds[:3])
-    good = next(s for s in range(12) if s not in seeds)
+    bad = [seed for seed in range(12) if least(plain, seed) < 3]
+    assert bad and all(least(asked, seed) >= 3 for seed in bad[:3])
+    good = next(seed for seed in range(12) if seed not in bad)
     assert equal(plain.init(fed, good).server_params, asked.init(fed, good).server_params)
-    some = make_federation((3,) * 10)
-    some.train = some.train.subset(np.arange(10), [3] * 5 + [0] * 5)  # as if five had opted out
-    shares = IFCA(clusters=2, least_share=0.4)
-    for seed in range(4):
-        fit = shares.fits(some, shares.init(some, seed).server_params, some.train, torch.arange(5))
-        assert int(fit.argmin(1).bincount(minlength=2).min()) >= 2
-    fed.train.x[:] = 128  # nothing to tell clients apart by
-    fed.train.y[:] = 0
+    fed.train = fed.train.subset(np.arange(10), [3] * 5 + [0] * 5)  # as if five had opted out
+    assert all(least(IFCA(clusters=2, least_share=0.4), seed, 5) >= 2 for seed in range(4))
+    fed.train.x[:], fed.train.y[:] = 128, 0  # nothing to tell clients apart by
     with pytest.raises(RuntimeError, match="in 100 draws no initial models were each"):
         IFCA(clusters=2, least_share=0.5).init(fed, 0)
 
@@ -268,9 +243,7 @@ def clusters(fed):
 def alone(fed, clusters):
     """Local models from scratch, beside the clusters."""
     own, _ = play(Local(**FAST), fed, rounds=1, cohort=4)
-    return State(
-        clusters.server_params, own.client_params, server_memory=dict(clusters.server_memory)
-    )
+    return replace(clusters, client_params=own.client_params)
 
 
 def said_by_all(fed, state, row, x):
@@ -320,37 +293,28 @@ def test_predictions_are_those_of_the_formula(fed, alone, pool):
 def test_joint_training_moves_specialists_and_copies_of_the_clusters(fed, alone):
     algorithm, state = mixed(fed, alone, train_global=True)
     begun = algorithm.init(fed, 0, alone)
-    assert all(
-        not torch.equal(t, begun.client_params[n])
-        for n, t in state.client_params.items()
-        if "weight" in n
-    )
+    weights = {n: t for n, t in state.client_params.items() if "weight" in n}
+    assert not any(torch.equal(t, begun.client_params[n]) for n, t in weights.items())
     assert equal(begun.server_params, state.server_params)
-    name = f"copy.{ifca.CLUSTERS}head.weight"
-    assert state.client_params[name].shape == (4, 3, *fed.net.init(0)["head.weight"].shape)
+    copies = weights[f"copy.{ifca.CLUSTERS}head.weight"]
+    assert copies.shape == (4, 3, *fed.net.init(0)["head.weight"].shape)
 
 
 def test_clusters_that_are_nobodys_best_can_be_left_out(fed, clusters, alone):
     alone.server_memory[ifca.FIT] = torch.tensor([[1.0, 2.0, 0.5]] * 3 + [[0.1, 2.0, 0.5]])
     algorithm, state = mixed(fed, alone, used_only=True)
-    name = f"{GLOBAL}{ifca.CLUSTERS}head.weight"
-    assert torch.equal(
-        state.server_params[name], clusters.server_params[f"{ifca.CLUSTERS}head.weight"][[0, 2]]
-    )
+    name = f"{ifca.CLUSTERS}head.weight"
+    assert torch.equal(state.server_params[GLOBAL + name], clusters.server_params[name][[0, 2]])
     assert state.client_params[f"{GATE}head.bias"].shape == (4, 3)
     assert evaluate(fed, algorithm, state, fed.test).accuracy.shape == (4,)
 
 
 def test_one_cluster_is_the_mixture_of_001():
     fed = make_federation(SIZES)
-    plain, _ = play(FedAvg(**FAST), fed, rounds=3)
-    one = IFCA(clusters=1, **FAST)
+    one, own = IFCA(clusters=1, **FAST), play(Local(**FAST), fed, 1, cohort=4)[0].client_params
     ours = one.assign_clusters(fed, play(one, fed, rounds=3)[0])
-    own, _ = play(Local(**FAST), fed, 1, cohort=4)
-    states = [
-        State(f.server_params, own.client_params, server_memory=f.server_memory)
-        for f in (plain, ours)
-    ]
+    plain, _ = play(FedAvg(**FAST), fed, rounds=3)
+    states = [replace(state, client_params=own) for state in (plain, ours)]
     scores = [evaluate(fed, *mixed(fed, first), fed.test) for first in states]
     np.testing.assert_allclose(scores[0].nll, scores[1].nll, rtol=1e-5)
     assert scores[0].gate.shape == scores[1].gate.shape == (3, 2)
@@ -364,8 +328,9 @@ def test_groups_are_true_where_all_examples_of_a_client_agree():
 
 
 def test_clusters_are_compared_with_the_orientations_of_the_clients():
+    held_out = MatchedHoldout(200, 20, 30)
     turned = Rotated(RepeatedPartition(IID(clients=3, size=30), 2), (0.0, 180.0), alpha=None)
-    fed = Task("digits", turned, MLP((8,)), MatchedHoldout(200, 20, 30)).build(0)
+    fed = Task("digits", turned, MLP((8,)), held_out).build(0)
     algorithm = IFCA(clusters=2, batch_size=10)
     state = algorithm.assign_clusters(fed, algorithm.init(fed, 0))
     assert "recovery:angle" not in algorithm.log_metrics(fed, algorithm.init(fed, 0))
@@ -374,12 +339,9 @@ def test_clusters_are_compared_with_the_orientations_of_the_clients():
         state.server_memory[ifca.FIT] = fit
         seen = algorithm.log_metrics(fed, state)["recovery:angle"]
         assert float(seen) == pytest.approx(index)  # (2 - 36 / 15) / (6 - 36 / 15) for the second
-    plain = replace(turned, alpha=1.0)
-    several = Task("digits", plain, MLP((8,)), MatchedHoldout(200, 9, 9)).build(0)
-    mixed = replace(fed, train=several.train)
-    assert "recovery:angle" not in algorithm.log_metrics(mixed, state), (
-        "clients hold several angles"
-    )
+    several = Task("digits", replace(turned, alpha=1.0), MLP((8,)), held_out).build(0)
+    seen = algorithm.log_metrics(replace(fed, train=several.train), state)
+    assert "recovery:angle" not in seen, "clients hold several angles"
 
 
 def test_choosing_on_the_tests_is_what_the_option_does():

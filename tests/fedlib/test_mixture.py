@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation, parts_of, scatter
-from playing import SKEWED, play
+from playing import SKEWED, close, equal, play
 
 from fedlib import FedAvg, LastClient, Local, Mixture, adam
 from fedlib.engine import State, play_round
 from fedlib.federation import OPTED_IN
-from fedlib.models import MLP, Batch, FunctionalModel, LeNet, select_prefix
+from fedlib.models import MLP, Batch, FunctionalModel, LeNet, add_prefix, select_prefix
 from fedrun import Experiment, run_with_state
 
 FAST = {"batch_size": 4, "epochs": 3, "client": adam(0.01), "stop": None}
@@ -118,26 +118,20 @@ def test_specialists_start_from_what_came_before(fed, federated):
     """001: fine-tuned ones; 002: from scratch; straight after the federation, its model."""
     tuned, _ = play(Local(batch_size=4), fed, first=federated)
     never, _ = play(Local(batch_size=4), fed)
-    alone, algorithm = State(federated.server_params, never.client_params), Mixture(**FAST)
-    for n, leaf in federated.server_params.items():
-        for first in (tuned, alone):
-            begun = algorithm.init(fed, 0, first)
-            assert torch.equal(begun.client_params[f"own.{n}"], first.client_params[n])
-            assert torch.equal(begun.server_params[f"global.{n}"], leaf), (
-                "handed on by the second stage"
-            )
-        assert torch.equal(algorithm.init(fed, 0, federated).client_params[f"own.{n}"][2], leaf)
+    alone = State(federated.server_params, never.client_params)
+    for first in (tuned, alone, federated):
+        begun = Mixture(**FAST).init(fed, 0, first)
+        for n, leaf in federated.server_params.items():
+            own = first.client_params.get(n, leaf.expand(3, *leaf.shape))
+            assert torch.equal(begun.client_params[f"own.{n}"], own)
+            assert torch.equal(begun.server_params[f"global.{n}"], leaf), "handed on by all"
 
 
 def test_gates_have_the_parameters_of_the_paper():
     fed = make_federation((6, 6), model=LeNet(), shape=(32, 32, 3), classes=10)
-    state = Mixture().init(fed, 0, FedAvg().init(fed, 0))
-
-    def count(prefix):
-        return sum(t[0].numel() for n, t in state.client_params.items() if n.startswith(prefix))
-
-    assert count("own.") == fed.net.parameters() == 62_006
-    assert count("gate.") == 61_241
+    params = Mixture().init(fed, 0, FedAvg().init(fed, 0)).client_params
+    for prefix, count in (("own.", 62_006), ("gate.", 61_241)):
+        assert sum(t[0].numel() for n, t in params.items() if n.startswith(prefix)) == count
 
 
 def test_the_last_clients_model_is_handed_out_and_the_average_goes_on(fed):
@@ -145,35 +139,25 @@ def test_the_last_clients_model_is_handed_out_and_the_average_goes_on(fed):
     average, released = FedAvg(batch_size=4), LastClient(batch_size=4)
     state, other = average.init(fed, 0), released.init(fed, 0)
     for t in range(2):
-        before = state
-        state, report = play_round(average, fed, state, round=t, seed=0, cohort=2)
-        other, _ = play_round(released, fed, other, round=t, seed=0, cohort=2)
-        for n, leaf in state.server_params.items():
-            assert torch.equal(other.server_memory[f"average.{n}"], leaf)
-            last = before.server_params[n] - report.messages[n][1]
-            torch.testing.assert_close(other.server_params[n], last)
-    assert other.server_memory.keys() == {f"average.{n}" for n in state.server_params}
+        before, how = state, {"round": t, "seed": 0, "cohort": 2}
+        state, report = play_round(average, fed, state, **how)
+        other, _ = play_round(released, fed, other, **how)
+        assert equal(other.server_memory, add_prefix(state.server_params, "average."))
+        last = {n: before.server_params[n] - t[1] for n, t in report.messages.items()}
+        close(last, other.server_params, rtol=1.3e-6, atol=1e-5)
     judged = released.assign_clusters(fed, other, for_selection=True)
-    assert all(torch.equal(t, state.server_params[n]) for n, t in judged.server_params.items())
-    assert (
-        judged.server_memory == {}
-        and average.assign_clusters(fed, state, for_selection=True) is state
-    )
+    assert equal(judged.server_params, state.server_params) and judged.server_memory == {}
+    assert average.assign_clusters(fed, state, for_selection=True) is state
 
 
 def test_the_average_decides_which_round_the_last_clients_model_is_of():
     how = {"rounds": 6, "cohort": 2, "evaluate_every": 1, "select": "best"}
     kinds = (kind(client=adam(0.02), epochs=3) for kind in (FedAvg, LastClient))
     both = [run_with_state(Experiment(SKEWED, kind, **how), progress=False) for kind in kinds]
-    average, released = both
-
-    def both(metric):
-        return (r.select(metric).to_pandas()["value"] for r, _ in (average, released))
-
+    (average, released), states = zip(*both, strict=True)
     for metric in ("validation_nll", "kept_round"):
-        np.testing.assert_array_equal(*both(metric))
-    one, other = both("test_nll")
-    assert (one.to_numpy() != other.to_numpy()).any()
-    assert next(both("kept_round")).iloc[0] > 0
-    best = {n.removeprefix("average."): t for n, t in released[1].server_memory.items()}
-    assert all(torch.equal(t, best[n]) for n, t in average[1].server_params.items())
+        one, other = (r.select(metric)["value"].to_pylist() for r in (average, released))
+        assert one == other and max(one) > 0
+    assert average.curve("test_nll") != released.curve("test_nll")
+    best = {n.removeprefix("average."): t for n, t in states[1].server_memory.items()}
+    assert equal(states[0].server_params, best)

@@ -6,21 +6,9 @@ import numpy as np
 import pytest
 from small import play
 
-from fedlib import (
-    MLP,
-    FedAvg,
-    FedMix,
-    HoldoutByColumn,
-    LocalHoldout,
-    NaturalPartition,
-    Task,
-    data,
-    partition,
-    sgd,
-    value,
-)
-from fedlib.partition import IID
-from fedrun import Experiment, RunDiverged, evaluate, find_result, frame, predict, run_with_state
+from fedlib import MLP, FedAvg, FedMix, Task, data, partition, sgd, value
+from fedlib.partition import IID, HoldoutByColumn, LocalHoldout, NaturalPartition
+from fedrun import Experiment, RunDiverged, evaluate, find_result, frame, predict
 
 HOSPITALS = ["10", "9", "east", "north", "south", "west"]  # in their order as texts
 RNG = np.random.default_rng(0)
@@ -35,13 +23,10 @@ def task(places):
 
 
 def test_clients_that_were_drawn_have_the_names_of_their_column(task):
-    fed = task.build(5)
-    part = task.divide(5).parts["train"]
+    fed, part = task.build(5), task.divide(5).parts["train"]
     assert [{*WHERE[part.client(i)].tolist()} for i in range(3)] == [{n} for n in fed.client_names]
-    assert replace(task, partition=NaturalPartition("hospital")).build(0).client_names == (
-        *HOSPITALS,
-    )
-    assert replace(task, partition=IID(3)).build(0).client_names == ()
+    for other, names in ((NaturalPartition("hospital"), (*HOSPITALS,)), (IID(3), ())):
+        assert replace(task, partition=other).build(0).client_names == names
     turned = fed.permuted(np.array([2, 0]))
     assert turned.client_names == (fed.client_names[2], fed.client_names[0])
     assert [turned.row(2), turned.row(fed.client_names[0])] == [0, 1]
@@ -51,10 +36,8 @@ def test_clients_that_were_drawn_have_the_names_of_their_column(task):
 
 WRAPPED = {
     "LabelPermuted(NaturalPartition('hospital'), 2)": HOSPITALS,
-    "RepeatedPartition(NaturalPartition('hospital'), 2)": [
-        *HOSPITALS,
-        *(f"{n} (2)" for n in HOSPITALS),
-    ],
+    "RepeatedPartition(NaturalPartition('hospital'), 2)": HOSPITALS
+    + [f"{n} (2)" for n in HOSPITALS],
     "ClientSubset(LabelPermuted(NaturalPartition('hospital', 6), 2), 3, 5)": ["north", "south"],
     "LabelPermuted(ClientSubset(NaturalPartition('hospital', 6), 0, 2), 2)": ["10", "9"],
 }
@@ -76,20 +59,16 @@ def test_names_come_with_a_result_wherever_it_is_read(task):
     table = frame({"mine": [result]})
     scored = table[table["metric"] == "test_accuracy"]
     assert dict(zip(scored["client"], scored["client_name"], strict=True)) == dict(enumerate(names))
-    for metric in ("label_share", "q"):
-        rows = table[table["metric"] == metric]
-        assert {*zip(rows["item"], rows["class_name"], strict=True)} == {
-            ("0", "well"),
-            ("1", "ill"),
-        }
-    rest = table[(table["client"] < 0) & ~table["metric"].isin(["label_share", "q"])]
+    of_classes = table["metric"].isin(["label_share", "q"])
+    found = {*table.loc[of_classes, ["metric", "item", "class_name"]].itertuples(index=False)}
+    called = [("0", "well"), ("1", "ill")]
+    assert found == {(metric, *pair) for metric in ("label_share", "q") for pair in called}
+    rest = table[(table["client"] < 0) & ~of_classes]
     assert {*rest["client_name"], *rest["class_name"]} == {""}
 
 
 def test_a_client_is_asked_by_name_and_labels_are_told_by_name(task):
-    result, _ = run_with_state(
-        Experiment(task, FedAvg(), rounds=1, cohort=2, seed=5), progress=False
-    )
+    result = play(Experiment(task, FedAvg(), rounds=1, cohort=2, seed=5))
     first, second, _ = result.client_names
     assert np.array_equal(predict(result, X[:9], second), predict(result, X[:9], 1))
     found = evaluate(result, (X, np.array(result.class_names)[Y]), first)

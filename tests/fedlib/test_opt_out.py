@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import make_federation, told_newcomers
 from playing import BATTERY, FAST, cohort_of
+from small import play
 
 from fedlib import IID, MLP, FastText, LabelPermuted, NaturalPartition, Rotated, Task, adam
 from fedlib import data as datasets
@@ -177,19 +178,17 @@ def test_no_sum_has_a_term_of_a_client_that_opted_out(algorithm):
     fed.participating_view().shares("label")[1] = torch.nan
     state = algorithm.init(fed, 0, first_of(algorithm, fed, 1))
     told = {n: t for n, t in state.server_memory.items() if n.startswith("clients/")}
-    for leaf in (
-        t for t in [*state.client_params.values(), *told.values()] if t.is_floating_point()
-    ):
-        leaf[1] = torch.nan
+    for leaf in (*state.client_params.values(), *told.values()):
+        if leaf.is_floating_point():
+            leaf[1] = torch.nan
     state, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=3)
     kept = [t[ROWS] for n, t in state.server_memory.items() if n in told]
-    for t in (*state.server_params.values(), *report.messages.values(), *kept):
-        assert not t.isnan().any()
-    for name, t in algorithm.log_metrics(fed.participating_view(), state).items():
-        assert not (t[ROWS] if t.ndim and len(t) == fed.num_clients else t).isnan().any(), name
-    assert not told_newcomers(algorithm, fed, state).isnan().any()
-    together = module_of(fed, algorithm, state)(fed.test.inputs(torch.arange(5)))
-    assert not together.isnan().any()
+    found = [*state.server_params.values(), *report.messages.values(), *kept]
+    for t in algorithm.log_metrics(fed.participating_view(), state).values():
+        found.append(t[ROWS] if t.ndim and len(t) == fed.num_clients else t)
+    found.append(told_newcomers(algorithm, fed, state))
+    found.append(module_of(fed, algorithm, state)(fed.test.inputs(torch.arange(5))))
+    assert not any(t.isnan().any() for t in found)
 
 
 def test_experts_are_sent_to_members_only():
@@ -202,31 +201,22 @@ def test_experts_are_sent_to_members_only():
 
 def test_rows_stay_in_place_and_hold_what_takes_part():
     angles, fed = make_federation(SIZES, side="angle").train.side["angle"], opted(side="angle")
-    inside, stay = fed.participating_view(), [17 + i for i in (1, 2, 4, 5, 7, 8)]
+    inside, home, deciding = fed.participating_view(), fed.full_view(), fed.eval_view()
+    stay = [17 + i for i in (1, 2, 4, 5, 7, 8)]
     assert inside.train.side["angle"][11:17].tolist() == angles[stay].tolist()
-    assert inside is fed.participating_view() and inside.participating_view() is inside
-    assert inside.train.sizes.tolist() == [11, 0, 6, 7] and inside.participants.tolist() == [
-        0,
-        2,
-        3,
-    ]
+    assert inside.train.sizes.tolist() == [11, 0, 6, 7] and OPTED_IN not in inside.train.side
+    assert inside.participants.tolist() == [0, 2, 3]
     assert inside.validation.sizes.tolist() == [6, 0, 6, 6]
-    deciding = fed.eval_view()
-    assert (
-        deciding is fed.full_view().eval_view() is deciding.eval_view()
-        and deciding.all_data is None
-    )
-    assert deciding.participating_view() is inside and deciding.validation.sizes.tolist() == [6] * 4
-    assert deciding.train.sizes.tolist() == [11, 6, 6, 7], "who is no member knows all of its own"
-    assert not len(inside.train.client(1))
-    home = fed.full_view()
     held = home.train.indices[stay]
     assert torch.equal(inside.train.x[inside.train.client(2)], home.train.x[held])
-    assert OPTED_IN not in inside.train.side
-    assert home.participating_view() is inside is inside.full_view() and home.full_view() is home
-    assert home.train.sizes.tolist() == list(SIZES) and home.participants is None, (
-        "all that they have"
-    )
+    assert home.train.sizes.tolist() == list(SIZES), "all that they have"
+    assert home.participants is deciding.all_data is None
+    assert deciding.validation.sizes.tolist() == [6] * 4
+    assert deciding.train.sizes.tolist() == [11, 6, 6, 7], "who is no member knows all of its own"
+    # Views of views are the same ones.
+    assert inside is fed.participating_view() is inside.participating_view() is inside.full_view()
+    assert inside is home.participating_view() is deciding.participating_view()
+    assert home is home.full_view() and deciding is home.eval_view() is deciding.eval_view()
     whole = make_federation(SIZES)
     assert whole.participating_view() is whole and whole.full_view() is whole is whole.eval_view()
 
@@ -289,8 +279,8 @@ def test_the_ledger_has_no_byte_of_those_who_opted_out():
 
 def test_those_who_opted_out_train_at_home():
     """A specialist and a gate for everybody, from examples that the federation never saw."""
-    alone = Local(batch_size=10, epochs=3, client=adam(1e-2))
     home = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
+    alone = Local(batch_size=10, epochs=3, client=adam(1e-2))
     tuned = Experiment(TASK, alone, first_stage=FEDERATED, **home)
     mixed = Experiment(TASK, Mixture(epochs=5, client=adam(1e-2)), first_stage=tuned, **home)
     metrics = run(mixed, device="cpu", progress=False).metrics.to_pandas()
@@ -311,31 +301,14 @@ def test_everybody_is_scored_on_one_balanced_test_set():
 
 def test_a_balanced_set_can_be_of_examples_that_nobody_trains_on_or_is_tested_on():
     some = replace(TASK, balanced_on="validation")
-    assert torch.bincount(some.build(0).balanced.y).tolist() == [10] * 10
     fed = replace(some, opt_out=None).build(0)
     chosen = fed.balanced.client(0)
-    assert torch.bincount(fed.balanced.y[chosen]).tolist() == [10] * 10
+    for y in (some.build(0).balanced.y, fed.balanced.y[chosen]):
+        assert torch.bincount(y).tolist() == [10] * 10
     assert fed.balanced.x is fed.validation.x and fed.validation.x is fed.train.x
     assert not torch.isin(chosen, fed.train.indices).any()
-    experiment = replace(FEDERATED, task=replace(TASK, balanced_on="validation"))
-    logged = set(run(experiment, progress=False).metrics.to_pandas()["metric"])
+    logged = set(play(replace(FEDERATED, task=some)).metrics.to_pandas()["metric"])
     assert "balanced_validation_accuracy" in logged and "balanced_accuracy" not in logged
-
-
-WORDS = ["fever", "cough", "ache", "rash", "cold", "sore", "burn", "sprain", "cramp", "bruise"]
-
-
-def patients(kind, seed=0):
-    """Numbers of all sizes, pictures or texts of 160 patients in four hospitals."""
-    draw = np.random.default_rng(seed)
-    who, ill = np.arange(160) % 4, draw.integers(2, size=160)
-    if kind == "numbers":
-        x = 100 + 20 * draw.normal(size=(160, 6)) + 10 * ill[:, None]
-    elif kind == "pictures":
-        x = draw.integers(0, 200, (160, 6, 6, 1), dtype=np.uint8)
-    else:
-        x = np.array([" ".join(draw.choice(WORDS[i:], 9)) for i in draw.integers(3, size=160)])
-    return x, ill, {"hospital": who}
 
 
 def test_words_are_ranked_by_those_who_take_part(places, monkeypatch):
@@ -343,26 +316,25 @@ def test_words_are_ranked_by_those_who_take_part(places, monkeypatch):
     hospital = np.array(["x", "x", "y", "x"] * 20)
     datasets.add("said", (texts, [0, 1] * 40, {"hospital": hospital}), (["c b"], [0]))
     assert datasets.load("said").vocabulary == ("<pad>", "<unk>", "c", "a", "b")
-    task = Task(
-        "said", NaturalPartition("hospital"), FastText(9, 2), LocalHoldout(test=0.01, validation=0)
-    )
+    held_out = LocalHoldout(test=0.01, validation=0)
+    task = Task("said", NaturalPartition("hospital"), FastText(9, 2), held_out)
+    some = replace(task, opt_out=OptOut(0.5))
     assert task.fit(0).ids.tolist() == [0, 1, 2, 3, 4]
-    out = next(s for s in range(9) if len(replace(task, opt_out=OptOut(0.5)).fit(s).ids) and
-               not replace(task, opt_out=OptOut(0.5)).build(s).train.sizes[1])  # fmt: skip
+    out = next(s for s in range(9) if len(some.fit(s).ids) and not some.build(s).train.sizes[1])
     # Who said c has opted out: it is unknown, a is the commonest word.
-    assert replace(task, opt_out=OptOut(0.5)).fit(out).ids.tolist() == [0, 1, 1, 2, 3]
+    assert some.fit(out).ids.tolist() == [0, 1, 1, 2, 3]
     known = replace(datasets.load("said"), fit=False, source="Parquet files")
     monkeypatch.setattr(datasets, "load", lambda name: known)
     assert task.fit(0).ids is None, "known sets keep their constants, while nobody opts out"
-    assert replace(task, opt_out=OptOut(0.5)).fit(out).ids.tolist() == [0, 1, 1, 2, 3]
+    assert some.fit(out).ids.tolist() == [0, 1, 1, 2, 3]
 
 
 def test_a_second_stage_sees_numbers_as_the_first_one_did(places):
-    x, y, columns = patients("numbers")
-    datasets.add("patients", (x + 30 * columns["hospital"][:, None], y, columns))
-    task = Task(
-        "patients", NaturalPartition("hospital"), MLP((5,)), LocalHoldout(), opt_out=OptOut(0.5)
-    )
+    who = np.arange(160) % 4
+    x = np.random.default_rng(0).normal(size=(160, 6)) + 30 * who[:, None]
+    datasets.add("patients", (x, np.arange(160) // 4 % 2, {"hospital": who}))
+    column, half = NaturalPartition("hospital"), OptOut(0.5)
+    task = Task("patients", column, MLP((5,)), LocalHoldout(), opt_out=half)
     first = Experiment(task, FedAvg(**FAST), rounds=1, cohort=2)
     second = Experiment(replace(task, opt_out=None), Local(**FAST), 1, 1.0, first_stage=first)
     scale = [built(e).train.scale for e in (first, second)]

@@ -11,8 +11,8 @@ from dealing import REQUESTS, balanced, deal, printed, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlib import IID, LabelPermuted, NaturalPartition, partition
-from fedlib.partition import Dirichlet, RepeatedPartition, Rotated
+from fedlib import IID, LabelPermuted, NaturalPartition, Rotated, partition
+from fedlib.partition import Dirichlet, HoldoutByColumn, LocalHoldout, MatchedHoldout, OptOut
 from fedlib.partition.draws import (
     LabelledExamples,
     Partition,
@@ -23,14 +23,7 @@ from fedlib.partition.draws import (
     matched,
     whole_part,
 )
-from fedlib.partition.held_out import (
-    HoldoutByColumn,
-    LocalHoldout,
-    MatchedHoldout,
-    OptOut,
-    divide,
-    thinned,
-)
+from fedlib.partition.held_out import divide, thinned
 from fedlib.values import from_dict, to_dict, value
 
 few = settings(max_examples=40)
@@ -60,22 +53,10 @@ def test_holdout_splits_every_class_in_proportion(labels, seed, data):
 
 def test_mirrored_draws_of_a_client_do_not_depend_on_the_others():
     labels, shares = balanced(10, 100), np.random.default_rng(1).dirichlet(np.ones(10), 6)
-    whole = matched(labels, shares, size=90, seed=3)
-    few = matched(labels, np.r_[shares[:2], shares[:2]], size=90, seed=3)
-    assert rows(few)[:2] == rows(whole)[:2] != rows(few)[2:]
-    assert rows(matched(labels, shares, size=90, seed=4)) != rows(whole)
-
-
-def test_a_client_without_examples_mirrors_none():
-    labels, shares = balanced(10, 100), np.eye(10)[:3] * [[1], [0], [1]]
-    mine = matched(labels, shares, size=9, seed=3)
-    assert mine.sizes.tolist() == [9, 0, 9]
-    assert rows(mine)[::2] == rows(matched(labels, np.eye(10)[:3], size=9, seed=3))[::2]
-
-
-@pytest.mark.parametrize("alpha", [1e-12, 1e12])
-def test_extreme_alphas_deal_every_example(alpha):
-    assert len(np.unique(deal(Dirichlet(10, alpha), balanced(10, 100)).flat)) == 1000
+    shares[4] = 0  # who has no examples mirrors none
+    whole, few = (rows(matched(labels, p, 90, 3)) for p in (shares, np.r_[shares[:2], shares[:2]]))
+    assert few[:2] == whole[:2] != few[2:] and list(map(len, whole)) == [90] * 4 + [0, 90]
+    assert rows(matched(labels, shares, size=90, seed=4)) != whole
 
 
 def test_table_of_ragged_rows():
@@ -240,8 +221,8 @@ def check_matched(held_out, division):
 
 
 def test_copies_of_the_data_are_held_out_with_mirrored_only():
-    request = Rotated(RepeatedPartition(IID(6, 30), 2), angles=(0, 180), alpha=None)
-    division = divide(request, MatchedHoldout(60, 5, 5), TRAIN, TEST, CLASSES, 0)
+    request = Rotated(partition.RepeatedPartition(IID(6, 30), 2), angles=(0, 180), alpha=None)
+    division = cut(request, MatchedHoldout(60, 5, 5))
     train, validation = (examples(division, name) for name in ("train", "validation"))
     assert len(train) == 2 * len(set(train)) == 360 and not set(train) & set(validation)
     for part in division.parts.values():
@@ -351,18 +332,19 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("told", MOMENTS)
-def test_times_are_no_words(told):
+@pytest.mark.parametrize(("given", "expected"), MOMENTS.values(), ids=MOMENTS)
+def test_times_are_no_words(given, expected):
     """As words 10 came before 9."""
-    given, expected = MOMENTS[told]
-    pool = LabelledExamples(
-        np.zeros(len(given), int), np.arange(len(given)), 1, {"when": np.array(given)}
-    )
+    n = len(given)
+    pool = LabelledExamples(np.zeros(n, int), np.arange(n), 1, {"when": np.array(given)})
     assert pool.times("when").tolist() == expected
 
 
+USER = NaturalPartition("user")
+
+
 def own(**columns):
-    return divide(NaturalPartition("user"), HoldoutByColumn(0.4, 0.0, **columns), USERS, MORE, 2, 3)
+    return divide(USER, HoldoutByColumn(0.4, 0.0, **columns), USERS, MORE, 2, 3)
 
 
 WHO, YEAR = np.array(["ann", "bob"]).repeat(10), np.tile(np.arange(2000, 2010), 2)
@@ -374,8 +356,7 @@ MORE = alike(np.tile([0, 1], 3), user=np.array(["bob", "ann", "bob", "bob", "bob
 def test_clients_are_tested_on_the_latest_of_their_examples():
     found = own(time="year").parts
     assert [sorted(row) for row in rows(found["test"])] == [[6, 7, 8, 9], [16, 17, 18, 19]]
-    held = HoldoutByColumn(0.4, 0.5, time="year")
-    found = divide(NaturalPartition("user"), held, USERS, MORE, 2, 3).parts
+    found = divide(USER, HoldoutByColumn(0.4, 0.5, time="year"), USERS, MORE, 2, 3).parts
     assert rows(found["validation"])[0] == [3, 4, 5] and rows(found["train"])[0] == [0, 1, 2]
 
 
@@ -419,22 +400,16 @@ def test_users_may_be_cut_or_joined(parts, held_out):
         assert tests.sizes.tolist() == ([1, 1, 2, 2] if parts > 1 else [6])
 
 
-def test_a_column_says_which_part_an_example_is_of():
-    said = np.array(["train", "test", "train", "train", "test"]).repeat(4)
+@pytest.mark.parametrize(("part", "other"), [("test", "validation"), ("validation", "test")])
+def test_a_column_says_which_part_an_example_is_of(part, other):
+    said = np.array(["train", part, "train", "train", part]).repeat(4)
     some = alike(USERS.labels, **USERS.columns, fold=said)
+    found = divide(USER, HoldoutByColumn(0.5, 0.5, part="fold"), some, MORE, 2, 0).parts
+    assert rows(found[part]) == [[4, 5, 6, 7], [16, 17, 18, 19]]
+    assert found[other].sizes.tolist() == found["train"].sizes.tolist() == [3, 3]
     held = HoldoutByColumn(validation=0.5, part="fold", group="ward", merge=False)
-    with pytest.raises(ValueError, match="'ward' 0 has examples for train and for test"):
-        divide(NaturalPartition("user"), held, some, MORE, 2, 0)
-    held = HoldoutByColumn(validation=0.5, part="fold")
-    found = divide(NaturalPartition("user"), held, some, MORE, 2, 0).parts
-    assert rows(found["test"]) == [[4, 5, 6, 7], [16, 17, 18, 19]]
-    assert found["validation"].sizes.tolist() == found["train"].sizes.tolist() == [3, 3]
-    some.columns["fold"] = np.where(said == "test", "validation", said)
-    found = divide(
-        NaturalPartition("user"), HoldoutByColumn(0.5, part="fold"), some, MORE, 2, 0
-    ).parts
-    assert rows(found["validation"]) == [[4, 5, 6, 7], [16, 17, 18, 19]]
-    assert found["test"].sizes.tolist() == found["train"].sizes.tolist() == [3, 3]
+    with pytest.raises(ValueError, match=f"'ward' 0 has examples for train and for {part}"):
+        divide(USER, held, some, MORE, 2, 0)
 
 
 @pytest.mark.parametrize(("source", "golden"), [("train", "b545f4cd"), ("test", "611c55a6")])
@@ -453,14 +428,12 @@ def test_matched_examples_are_of_no_group_that_is_trained_on(source, golden):
 def test_tests_of_strangers_are_left_out_and_said_to_be():
     """Who is drawn out of the federation is no stranger."""
     more = alike(MORE.labels, user=np.where(MORE.columns["user"] == "ann", "eve", "bob"))
+    held = HoldoutByColumn(owner="user")
     with pytest.warns(UserWarning, match="2 examples .* left out: .* 'user', as row 1 has 'eve'"):
-        found = divide(NaturalPartition("user"), HoldoutByColumn(owner="user"), USERS, more, 2, 0)
+        found = divide(USER, held, USERS, more, 2, 0)
     assert rows(found.parts["test"]) == [[], [0, 2, 3, 4]]
-    alone = divide(
-        NaturalPartition("user", clients=1), HoldoutByColumn(owner="user"), USERS, MORE, 2, 0
-    )
-    name = alone.parts["test"].names[0]
-    assert {*MORE.columns["user"][alone.parts["test"].flat]} == {name}
+    alone = divide(NaturalPartition("user", clients=1), held, USERS, MORE, 2, 0).parts["test"]
+    assert {*MORE.columns["user"][alone.flat]} == {*alone.names}
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=repr)
@@ -468,7 +441,7 @@ def test_tests_of_strangers_are_left_out_and_said_to_be():
     {"group": "writer"}, {"time": "writer"}, {"group": "family", "time": "writer"},
 ], ids=str)  # fmt: skip
 def test_every_request_can_be_held_out_by_column(request_, columns):
-    found = divide(request_, HoldoutByColumn(0.3, 0.2, **columns), TRAIN, TEST, CLASSES, 4).parts
+    found = cut(request_, HoldoutByColumn(0.3, 0.2, **columns)).parts
     every = np.concatenate([part.flat for part in found.values()])
     assert len({*every}) == len(every) and found["train"].clients == found["test"].clients
     if "group" in columns:

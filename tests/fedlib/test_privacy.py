@@ -34,12 +34,7 @@ def one_message(algorithm, fed, uniform=False, phi=None):
             leaf.zero_()
     if phi is not None:
         state.server_params["phi"] = phi
-    before = State(
-        dict(state.server_params),
-        dict(state.client_params),
-        dict(state.server_optimizer),
-        dict(state.server_memory),
-    )
+    before = State.from_flat(state.flat())
     return before, *play_round(algorithm, fed, state, round=0, seed=0, cohort=fed.num_clients)
 
 
@@ -301,18 +296,14 @@ def test_a_saturated_q_is_silent_and_never_wrong():
 
 def test_a_noisy_message_is_fedmix_message_but_for_phi():
     fed = make_federation(SIZES)
-    _, after, plain = one_message(FedMix(experts=2), fed)
-    _, same, quiet = one_message(NoisyFedMix(experts=2, noise=0.0), fed)
+    kinds = FedMix(experts=2), *(NoisyFedMix(experts=2, noise=n) for n in (0.0, 2.0))
+    (_, after, plain), (_, same, quiet), (_, other, loud) = (one_message(a, fed) for a in kinds)
     assert equal(same.server_params, after.server_params)
-    _, other, loud = one_message(NoisyFedMix(experts=2, noise=2.0), fed)
     assert equal(quiet.messages, plain.messages)
     assert [n for n, m in plain.messages.items() if not torch.equal(loud.messages[n], m)] == ["phi"]
     assert (loud.messages["phi"] != 0).all()
-    assert (
-        same.server_optimizer.keys()
-        == other.server_optimizer.keys()
-        == after.server_optimizer.keys()
-    )
+    kept = [state.server_optimizer.keys() for state in (after, same, other)]
+    assert kept[0] == kept[1] == kept[2]
 
 
 def test_noise_depends_on_the_client_and_the_round_and_not_on_the_cohort():

@@ -19,15 +19,12 @@ from fedrun import compare, provenance, store
 INTEL = "processor\t: 0\nvendor_id\t: Intel\ncpu family\t: 6\nmodel name\t: Intel(R) Xeon(R)\n"
 
 
-NAMED = [(INTEL, "Intel(R) Xeon(R)"), ("\xff no colon", "fallback")]
-
-
-@pytest.mark.parametrize(("text", "expected"), NAMED)
-def test_the_processor_is_named_as_the_system_names_it(tmp_path, monkeypatch, text, expected):
+@pytest.mark.parametrize(("text", "name"), [(INTEL, "Intel(R) Xeon(R)"), ("\xff", "fallback")])
+def test_the_processor_is_named_as_the_system_names_it(tmp_path, monkeypatch, text, name):
     (tmp_path / "cpuinfo").write_text(text)
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(platform, "processor", lambda: "fallback")
-    assert processor.model() == expected
+    assert processor.model() == name
 
 
 def test_a_run_resumed_on_another_machine_names_both(monkeypatch):
@@ -42,30 +39,20 @@ def test_a_run_resumed_on_another_machine_names_both(monkeypatch):
     assert {part["instructions"] for part in said["segments"]} == {"AVX2"}
 
 
-def test_a_stage_says_which_code_made_the_stages_before_it(monkeypatch):
+def test_a_stage_says_which_code_and_states_it_stands_on(monkeypatch):
     """Also if these are trained anew, or forgotten, later."""
     monkeypatch.setattr(provenance, "commit", lambda: "aaa-dirty")
-    play(BEST)
+    first = play(BEST).provenance
     monkeypatch.setattr(provenance, "commit", lambda: "bbb")
     tuned = play(TUNED).provenance
-    assert tuned["segments"][0]["stages"] == {BEST.key: ["aaa-dirty"]}
-    assert provenance.dirty(tuned) == ["aaa-dirty"]
-    third = replace(TUNED, first_stage=TUNED, rounds=1)
-    said = play(third).provenance
-    assert said["segments"][0]["stages"] == {BEST.key: ["aaa-dirty"], TUNED.key: ["bbb"]}
-    assert provenance.dirty(said) == ["aaa-dirty"]
-    assert provenance.dirty(store.find_result(BEST).provenance) == ["aaa-dirty"]
-
-
-def test_a_stage_holds_the_digest_of_every_state_that_it_stands_on():
-    """A first stage that is trained again elsewhere, with other bits, is told from the old one."""
-    first, tuned = play(BEST).provenance, play(TUNED).provenance
-    assert provenance.began_with(first) == {}
-    assert provenance.began_with(tuned) == {BEST.key: first["state"]}
     third = play(replace(TUNED, first_stage=TUNED, rounds=1)).provenance
-    assert provenance.began_with(third) == {BEST.key: first["state"], TUNED.key: tuned["state"]}
-    kept = store.RunFolder(BEST).restore().state
-    assert first["state"] == provenance.digest(kept)
+    stages = {BEST.key: ["aaa-dirty"]}, {BEST.key: ["aaa-dirty"], TUNED.key: ["bbb"]}
+    assert [tuned["segments"][0]["stages"], third["segments"][0]["stages"]] == [*stages]
+    assert [provenance.dirty(said) for said in (first, tuned, third)] == [["aaa-dirty"]] * 3
+    began = [provenance.began_with(said) for said in (first, tuned, third)]
+    states = {BEST.key: first["state"]}, {BEST.key: first["state"], TUNED.key: tuned["state"]}
+    assert began == [{}, *states]
+    assert first["state"] == provenance.digest(store.RunFolder(BEST).restore().state)
 
 
 def test_a_digest_is_of_the_bits_and_of_nothing_else():
@@ -82,10 +69,9 @@ TESTED = f"import sys; sys.path[:0] = [{str(paths.ROOT / 'tests')!r}]; import co
 TESTED += "; print(fedlib.PINNED)"
 IMPORTED = [
     ("import companion" + ASKED, {}, "True True AVX2"),
-    ("import fedlib, papers" + ASKED, {}, "True True AVX2"),
     ("import benchmarks" + ASKED, {}, "True True AVX2"),
     ("import fedlib" + ASKED, {"FEDLIB_PIN": "1"}, "True True AVX2"),
-    ("import torch, fedlib, companion; print(fedlib.PINNED)", {}, "True"),
+    ("import torch, fedlib, papers; print(fedlib.PINNED)", {}, "True"),
     (TESTED, {}, "True"),
     ("import fedlib; print(fedlib.PINNED)", {}, "False"),
     ("import companion, fedlib; print(fedlib.PINNED)", {"FEDLIB_PIN": "0"}, "False"),
@@ -140,17 +126,15 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_only_changes_of_the_package_make_a_commit_dirty(checkout):
+@pytest.mark.parametrize("name", ["new.py", "code.py"])
+def test_only_changes_of_the_package_make_a_commit_dirty(checkout, name):
     """Results that `make results` has just written are no code."""
     clean = COMMIT()
     assert len(clean) == 12 and not clean.endswith("-dirty")
     (checkout / "results" / "some.parquet").write_text("2")
     (checkout / "notes.txt").write_text("new")
     assert COMMIT() == clean
-    (checkout / "fedlib" / "new.py").write_text("2")
-    assert COMMIT() == f"{clean}-dirty"
-    (checkout / "fedlib" / "new.py").unlink()
-    (checkout / "fedlib" / "code.py").write_text("2")
+    (checkout / "fedlib" / name).write_text("2")
     assert COMMIT() == f"{clean}-dirty"
 
 
@@ -163,38 +147,29 @@ def test_an_installed_copy_is_of_no_commit(checkout, monkeypatch, recwarn):
     assert COMMIT() == "unknown" and not recwarn
 
 
-def no_git(checkout, patch):
-    patch.setenv("PATH", str(checkout))
-
-
-def another_owner(checkout, patch):
-    patch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-
-
-def a_broken_index(checkout, patch):
-    """Of this `git describe` knows nothing: the commit was known, and no change was."""
-    (checkout / ".git" / "index").write_bytes(b"DIRC")
-
-
 def within_another_repository(checkout, patch):
     shutil.copytree(checkout / "fedlib", checkout / "vendored" / "fedlib")
     (checkout / ".gitignore").write_text("vendored")
     patch.setattr(paths, "ROOT", checkout / "vendored")
 
 
-REFUSING = {
-    no_git: "No such file or directory: 'git'",
-    another_owner: "detected dubious ownership .* safe.directory",
-    a_broken_index: "index",
-    within_another_repository: "'fedlib' did not match any file",
-}
+REFUSING = {  # what is wrong with a checkout, or done to it, and what is said
+    "no git": (lambda c, patch: patch.setenv("PATH", str(c)), "No such file or directory: 'git'"),
+    "another owner": (lambda c, patch: patch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1"),
+                      "detected dubious ownership .* safe.directory"),
+    # Of this `git describe` knows nothing: the commit was known, and no change was.
+    "a broken index": (lambda c, patch: (c / ".git" / "index").write_bytes(b"DIRC"), "index"),
+    "within another": (within_another_repository, "'fedlib' did not match any file"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("broken", REFUSING, ids=lambda broken: broken.__name__)
-def test_a_commit_that_git_does_not_tell_is_unknown_and_said_to_be(broken, checkout, monkeypatch):
+@pytest.mark.parametrize(("broken", "why"), REFUSING.values(), ids=REFUSING)
+def test_a_commit_that_git_does_not_tell_is_unknown_and_said_to_be(
+    checkout, monkeypatch, broken, why
+):
     monkeypatch.setenv("LC_ALL", "C")
     broken(checkout, monkeypatch)
-    with pytest.warns(UserWarning, match=f"not known: .*not exported.*{REFUSING[broken]}") as said:
+    with pytest.warns(UserWarning, match=f"not known: .*not exported.*{why}") as said:
         assert COMMIT() == "unknown"
     assert len(said) == 1
 

@@ -44,11 +44,9 @@ def test_where_no_base_moves_fedreps_loss_is_that_of_the_heads():
 
 def test_fedbabus_heads_are_the_initial_one_until_fine_tuning():
     fed, algorithm = make_federation(SIZES), alg.FedBABU(**FAST)
-    start = algorithm.init(fed, 0)
-    head = {n: t.clone() for n, t in start.client_params.items()}
+    head = {n: t.clone() for n, t in algorithm.init(fed, 0).client_params.items()}
     state, _ = play(algorithm, fed)
     assert all(torch.equal(state.client_params[n], t) for n, t in head.items())
-    assert any(not torch.equal(state.server_params[n], t) for n, t in start.server_params.items())
     tuned, _ = play(alg.Local(**FAST), fed, rounds=1, first=state)
     assert all(not torch.equal(tuned.client_params[n], t) for n, t in head.items())
     assert set(tuned.client_params) == {*state.server_params, *state.client_params}
@@ -57,8 +55,7 @@ def test_fedbabus_heads_are_the_initial_one_until_fine_tuning():
 def test_fedrods_two_losses_move_what_is_theirs():
     algorithm = alg.FedRoD(batch_size=None, client=sgd(0.2))
     fed, state, params, _, x, y = lone(algorithm)
-    counts = torch.bincount(y, minlength=3).double()
-    prior = (counts / counts.sum()).log().float()
+    prior = (torch.bincount(y, minlength=3).double() / len(y)).log().float()
 
     def balanced(w):  # shifting all logits by a constant changes nothing: shares are as good
         return cross_entropy(fed.net(w, x) + prior, y)
@@ -196,28 +193,21 @@ def test_without_its_two_ideas_dbe_is_fedavg():
 def test_dbes_consensus_by_hand():
     fed = make_federation((4, 8), model=MLP((6,)))
     algorithm = alg.DBE(batch_size=4, client=sgd(0.1))
-    state = algorithm.init(fed, 0)
-    model = {n: t for n, t in state.server_params.items() if n.startswith(("base.", "head."))}
-    fresh = alg.FedAvg().init(fed, 0).server_params
-    assert all(torch.equal(model[n], t) for n, t in fresh.items())
-    means = []
+    state, fresh = algorithm.init(fed, 0), alg.FedAvg().init(fed, 0).server_params
+    assert all(torch.equal(state.server_params[n], t) for n, t in fresh.items())
+    expected = 0
     for row, size in ((0, 4), (1, 8)):
         plan = make_plan(np.array([row]), np.array([size]), batch_size=4, epochs=1, where=(0, 0, 0))
         w = fresh
         for t in range(plan.steps):
             held = fed.train.client(row)[plan.positions[0, t]]
             x, y = fed.train.inputs(held), fed.train.y[held]
-            m = fed.net.features(w, x).mean(0)
+            mean = fed.net.features(w, x).mean(0)
             w = stepped(w, loss_on(fed, x, y), 0.1)
-        means.append(m)
-    expected = (4 * means[0] + 8 * means[1]) / 12
-    torch.testing.assert_close(
-        state.server_params[splitting.CONSENSUS], expected, rtol=1e-4, atol=1e-6
-    )
+        expected = expected + size / 12 * mean
     after, _ = play(algorithm, fed, cohort=2)
-    torch.testing.assert_close(
-        after.server_params[splitting.CONSENSUS], expected, rtol=1e-4, atol=1e-6
-    )
+    close({splitting.CONSENSUS: expected}, state.server_params)
+    close({splitting.CONSENSUS: expected}, after.server_params)
 
 
 @pytest.mark.parametrize("cohort", [2, 1])
@@ -238,22 +228,15 @@ def test_dbes_first_round_is_charged_for_the_consensus(cohort):
     assert (int(report.download.sum()), int(report.upload.sum())) == usual
 
 
-def test_dbes_vector_is_trained_and_its_regulariser_counts_the_mean_features():
+def test_dbes_regulariser_counts_the_mean_features():
     algorithm = alg.DBE(kappa=2.0, batch_size=None, client=sgd(0.1))
-    fed, state, params, *_ = lone(algorithm)
+    fed, _, params, *_ = lone(algorithm)
     params[splitting.RUNNING] = torch.randn(6)
     batch = one(fed)
     h = fed.net.features(params, batch.x)
-    m = h.mean(0)
     expected = cross_entropy(fed.net.logits(params, h + params[splitting.VECTOR]), batch.y)
-    expected = expected + 2.0 * (0.5 * (m - params[splitting.CONSENSUS]) ** 2).mean()
+    expected = expected + 2.0 * (0.5 * (h.mean(0) - params[splitting.CONSENSUS]) ** 2).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, {}, batch), expected)
-    after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
-    assert after.client_params[splitting.VECTOR].abs().sum() > 0
-
-
-def test_what_others_can_borrow():
-    assert alg.FedPer().experts == "head." and alg.LGFedAvg().experts == "base."
 
 
 def test_a_newcomer_gets_the_mean_logits_which_are_those_of_the_mean_bias():
@@ -318,19 +301,14 @@ def test_a_newcomer_gets_the_global_part_on_the_mean_representation(model, cut):
 
 
 def test_one_expert_with_a_personal_bias_is_biased_fedavg():
-    fed = make_federation((11, 4, 9))
+    fed, biased = make_federation((11, 4, 9)), alg.Personal(batch_size=4)
     mixed, _ = play(alg.FedMix(experts=1, personal_bias=True, server=sgd(1.0), batch_size=4), fed)
-    biased = alg.Personal(batch_size=4)
     state = biased.init(fed, 0)
     state.client_params["head.bias"].zero_()  # FedMix's personal bias starts at zero
     state, _ = play(biased, fed, 3, state=state, cohort=3)
-    torch.testing.assert_close(
-        mixed.client_params["bias"], state.client_params["head.bias"], rtol=1e-4, atol=1e-6
-    )
-    close(
-        state.server_params,
-        {n: t[0] for n, t in select_prefix(mixed.server_params, "experts.").items()},
-    )
+    experts = select_prefix(mixed.server_params, "experts.")
+    close(state.server_params, {n: t[0] for n, t in experts.items()})
+    close(state.client_params, {"head.bias": mixed.client_params["bias"]})
 
 
 def test_steered_features_have_the_same_bits_wherever_the_context_lies():

@@ -11,19 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlib import (
-    IID,
-    MLP,
-    FastText,
-    FedAvg,
-    LocalHoldout,
-    MatchedHoldout,
-    NaturalPartition,
-    Task,
-    adam,
-)
+from fedlib import MLP, FastText, FedAvg, Task
 from fedlib import data as datasets
 from fedlib.data import parquet, tables
+from fedlib.partition import IID, LocalHoldout, NaturalPartition
 from fedrun import Experiment, evaluate, predict, run
 
 pytestmark = pytest.mark.usefixtures("places")
@@ -217,14 +208,6 @@ def sentences(n, first=0):
     y = np.arange(first, first + n) % 2
     words = [[TOPICS[k][i * 7 % 5], TOPICS[k][i * 3 % 5]] for i, k in enumerate(y)]
     return ["".join(w) for w in words], y
-
-
-def test_topics_are_learnt_of_texts_without_blanks():
-    datasets.add("mine", sentences(200), sentences(80, 3))
-    held = MatchedHoldout(pool=40, validation=10, test=20)
-    task = Task("mine", IID(2, 60), FastText(200, 8), held)
-    e = Experiment(task, FedAvg(batch_size=10, client=adam(0.05)), rounds=10, cohort=2)
-    assert run(e, progress=False).final("test_accuracy") == 1
 
 
 def test_it_is_said_where_most_tokens_of_tests_are_unknown():

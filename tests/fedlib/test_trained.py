@@ -92,7 +92,6 @@ def test_a_result_predicts_new_arrays_with_the_stored_normalisation():
     fed: Federation = TASK.build(MIX.seed)
     _, state = run_with_state(MIX, progress=False)
     x = fed.test.inputs(torch.arange(20))  # the same examples, as the engine normalises them
-    assert torch.equal(fed.test.x[:20], torch.from_numpy(np.array(digits.features[:20])))
     for client in (0, 3):
         p = predict(result, digits.features[:20], client)
         expected = p_of(fed, MIX.algorithm, state, client, x).detach()
@@ -107,22 +106,18 @@ def test_a_result_predicts_new_arrays_with_the_stored_normalisation():
 def test_what_was_added_can_be_asked_about_in_the_same_form(places):
     """Whole numbers that are no tokens, truth values as labels, and columns in their order."""
     table = pd.DataFrame(np.arange(240).reshape(60, 4) * 7 % 50 - 9, columns=[*"abcd"])
-    yes = (table["a"] > 12).to_numpy()
-    found = []
-    numbers = "numbers", table.to_numpy(), {"tokens": False}
-    for name, given, how in (numbers, ("named", table, {})):
-        data.add(name, (given, yes), **how)
-        task = Task(name, IID(3), MLP((4,)), LocalHoldout())
+    yes, found = (table["a"] > 12).to_numpy(), []
+    for given, how in ((table.to_numpy(), {"tokens": False}), (table, {})):
+        data.add("mine", (given, yes), **how)
+        task = Task("mine", IID(3), MLP((4,)), LocalHoldout())
         result = run(replace(AVG, task=task), progress=False)
-        found.append(evaluate(result, (given, yes)))
-        again = evaluate(result, (table.astype(float), yes.astype(int)))
-        assert found[-1].accuracy == again.accuracy
-    assert found[0].accuracy == found[1].accuracy
+        for asked in ((given, yes), (table.astype(float), yes.astype(int)), (table, yes, {})):
+            found.append(evaluate(result, asked).accuracy)
+    assert len({*found}) == 1
     with pytest.raises(ValueError, match="column 0 is 'b', where the training data have 'a'"):
         predict(result, table[[*"bacd"]])
     assert predict(result, table.to_numpy()[:3]).shape == (3, 2), "an array has no names"
     assert predict(result, table.astype(float)[:0]).shape == (0, 2)
-    assert evaluate(result, (table, yes, {"ward": yes})).accuracy == found[1].accuracy
 
 
 @refused("predict")
