@@ -44,8 +44,7 @@ def test_the_default_is_the_textbook_network_with_pytorchs_own_init():
         torch.randn(5, 3, 32, 32),
     )
     params = net.init(3)
-    pairs = zip(params.values(), twin.state_dict().values(), strict=True)
-    assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
+    assert [*map(torch.equal, params.values(), twin.state_dict().values())] == [True] * 10
     torch.testing.assert_close(net(params, x), twin(x))
 
 

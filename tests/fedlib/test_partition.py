@@ -54,7 +54,8 @@ def test_holdout_splits_every_class_in_proportion(labels, seed, data):
 def test_mirrored_draws_of_a_client_do_not_depend_on_the_others():
     labels, shares = balanced(10, 100), np.random.default_rng(1).dirichlet(np.ones(10), 6)
     shares[4] = 0  # who has no examples mirrors none
-    whole, few = (rows(matched(labels, p, 90, 3)) for p in (shares, np.r_[shares[:2], shares[:2]]))
+    asked = shares, np.r_[shares[:2], shares[:2]]
+    whole, few = (rows(matched(labels, p, size=90, seed=3)) for p in asked)
     assert few[:2] == whole[:2] != few[2:] and list(map(len, whole)) == [90] * 4 + [0, 90]
     assert rows(matched(labels, shares, size=90, seed=4)) != whole
 

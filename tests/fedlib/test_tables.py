@@ -106,12 +106,11 @@ def test_objects_of_pandas_with_other_indices_are_not_joined_by_place(parts):
 
 
 def test_objects_of_pandas_in_one_order_are_taken_and_evaluated_likewise():
-    datasets.add("mine", (MIXED, ILL.loc[MIXED.index], {"ward": ILL.loc[MIXED.index]}))
+    ill = ILL.loc[MIXED.index]
+    datasets.add("mine", (MIXED, ill, {"ward": ill}))
     _, result = trained()
-    good = evaluate(result, (MIXED, ILL.loc[MIXED.index])).accuracy
-    assert (
-        good > 0.9 and evaluate(result, (MIXED, ILL.loc[MIXED.index].to_numpy())).accuracy == good
-    )
+    one, other = (evaluate(result, (MIXED, y)).accuracy for y in (ill, ill.to_numpy()))
+    assert one == other > 0.9
     with pytest.raises(ValueError, match="'features' and 'labels' have different indices"):
         evaluate(result, (MIXED, ILL))
 
