@@ -84,9 +84,6 @@ def test_the_floor_is_a_line_and_no_method_in_figures():
     figure, _ = plotting.over({"a": level}, x="p", xlabel="p", ylabel="accuracy")
     flat = next(one for one in figure.axes[0].lines if one.get_label() == named[1])
     np.testing.assert_allclose(flat.get_ydata(), 0.301)
-    fields = {"a": without_floor(table), "b": table}  # a legend tells of what its first field lacks
-    figure, _ = plotting.over(fields, x="p", xlabel="p", ylabel="accuracy")
-    assert [t.get_text() for t in figure.legends[0].get_texts()] == named
 
 
 def test_published_numbers_below_the_floor_are_marked():
