@@ -57,6 +57,12 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     return torch.stack([torch.tensordot(w, v, 1) for w, v in columns])
 
 
+def normalised(weights: Tensor) -> Tensor:
+    """Return weights ``[clients, K]`` divided by their sums over the clients; 0 where that is 0."""
+    total = weights.sum(0)
+    return torch.where(total > 0, weights / total.clamp(min=torch.finfo(total.dtype).tiny), 0)
+
+
 def entropy(p: Tensor) -> Tensor:
     """Return the Shannon entropy (nats) over the last axis, with 0 log 0 = 0."""
     return -torch.special.xlogy(p, p).sum(-1)
@@ -76,9 +82,8 @@ def own_params(first: State, fed: Federation) -> Params:
     """
     for name, param in first.client_params.items():
         if len(param) != fed.num_clients:
-            here = f"{fed.num_clients} clients here"
-            there = f"{len(param)} clients in the first stage"
-            raise ValueError(f"{name} has values for {there}, and there are {here}")
+            there = f"{len(param)} clients in the first stage, and there are {fed.num_clients} here"
+            raise ValueError(f"{name} has values for {there}")
     return first.client_params
 
 
@@ -94,6 +99,5 @@ def to_device(params: Params, fed: Federation) -> Params:
 
 def broadcast_to_clients(params: Params, fed: Federation) -> Params:
     """Return a copy of the parameters for every client, ``[clients, ...]`` each."""
-    return {
-        n: t.expand(fed.num_clients, *t.shape).clone() for n, t in to_device(params, fed).items()
-    }
+    there = to_device(params, fed).items()
+    return {n: t.expand(fed.num_clients, *t.shape).clone() for n, t in there}

@@ -45,9 +45,8 @@ class FedProx(FedAvg):
     @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of one mini-batch plus the proximal term."""
-        return FedAvg.loss(self, net, params, ctx, batch) + self.mu / 2 * squared_distance(
-            params, ctx
-        )
+        loss = FedAvg.loss(self, net, params, ctx, batch)
+        return loss + self.mu / 2 * squared_distance(params, ctx)
 
 
 def squared_distance(params: Params, ctx: Params) -> Tensor:
@@ -88,8 +87,7 @@ class SCAFFOLD(FedAvg):
     def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model's parameters, and control variates of zero."""
         model = FedAvg.init_params(self, fed, seed)
-        zeros = {n: torch.zeros_like(t) for n, t in model.items() if not is_statistic(n)}
-        return {**model, **add_prefix(zeros, CONTROL), **add_prefix(zeros, DRIFT)}
+        return {**model, **zeros_like(model, CONTROL), **zeros_like(model, DRIFT)}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the model's own parameters."""
@@ -127,10 +125,9 @@ class SCAFFOLD(FedAvg):
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Return the averaged model, and c moved by the mean change over all clients."""
         after = FedAvg.aggregate(self, fed, state, clients, drop_prefix(messages, CONTROL))
-        for name in add_prefix(select_prefix(state.server_params, CONTROL), CONTROL):
-            after.server_params[name] = (
-                state.server_params[name] + messages[name].sum(0) / fed.participating
-            )
+        for n in (n for n in messages if n.startswith(CONTROL)):
+            change = messages[n].sum(0) / fed.participating
+            after.server_params[n] = state.server_params[n] + change
         return after
 
 
@@ -190,9 +187,7 @@ class MOON(FedAvg):
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return the trained base, kept as the previous model, and before - after."""
         _, message = FedAvg.client_update(self, net, before, after, ctx)
-        return {
-            n: after[n.removeprefix(PREVIOUS)] for n in before if n.startswith(self.local)
-        }, message
+        return {PREVIOUS + n: after[n] for n in select_prefix(before, PREVIOUS)}, message
 
 
 @value
@@ -261,14 +256,12 @@ class FedDyn(FedAvg):
     def init_params(self, fed: Federation, seed: int) -> Params:
         """Return the model's parameters, and g_s = 0."""
         model = FedAvg.init_params(self, fed, seed)
-        zeros = {n: torch.zeros_like(t) for n, t in model.items() if not is_statistic(n)}
-        return {**model, **add_prefix(zeros, DRIFT)}
+        return {**model, **zeros_like(model, DRIFT)}
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, in whose memory h is 0."""
         initial = FedAvg.init(self, fed, seed, first)
-        zeros = {n: torch.zeros_like(t) for n, t in initial.server_params.items()}
-        return replace(initial, server_memory=add_prefix(zeros, CONTROL))
+        return replace(initial, server_memory=zeros_like(initial.server_params, CONTROL))
 
     @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
@@ -295,11 +288,15 @@ class FedDyn(FedAvg):
         return replace(after, server_memory=h)
 
 
+def zeros_like(model: Params, prefix: str) -> Params:
+    """Return zeros for every parameter with a gradient, under its name with a prefix."""
+    return {prefix + n: torch.zeros_like(t) for n, t in model.items() if not is_statistic(n)}
+
+
 def steps_of(algorithm: FedAvg, fed: Federation, clients: Tensor) -> Tensor:
     """Return how many mini-batch steps each client takes in a round, float64 ``[clients]``."""
     n = fed.sizes[clients]
     if algorithm.steps is not None:
         return (n > 0) * float(algorithm.steps)
-    return (
-        n / (algorithm.batch_size or max(1.0, float(fed.sizes.max())))
-    ).ceil() * algorithm.epochs
+    size = algorithm.batch_size or max(1.0, float(fed.sizes.max()))
+    return (n / size).ceil() * algorithm.epochs

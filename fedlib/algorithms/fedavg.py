@@ -137,12 +137,13 @@ class FedAvg(Algorithm):
             name = type(self).__name__
             raise ValueError(f"the first stage has no parameter of {name} to start from")
         first, stays = first or State({}, {}), local_names(self, params)
-        of = sources(params, first)
-        shared = {n: carry_over(first, of[n], t) for n, t in params.items() if n not in stays}
-        local = {
-            n: carry_over(first, of[n], t, fed.num_clients) for n, t in params.items() if n in stays
-        }
-        return State(shared, {n: t.clone() for n, t in local.items()})
+        of, shared, local = sources(params, first), {}, {}
+        for n, fresh in params.items():
+            if n in stays:
+                local[n] = carry_over(first, of[n], fresh, fed.num_clients).clone()
+            else:
+                shared[n] = carry_over(first, of[n], fresh)
+        return State(shared, local)
 
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the parameters with which the clients start a round, ``[clients, ...]`` each.
@@ -201,10 +202,12 @@ class FedAvg(Algorithm):
     def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
         """Return the weights with which messages are averaged, by parameter.
 
-        Default: p(s) = N_s / N_S' for every shared parameter.
+        Default: ``client_weight`` of p(s) = N_s / N_S'. Weights ``[clients, K]`` are divided by
+        their sums over the cohort; an expert without any weight gets 0 from every client.
         """
-        p = data_share(fed, clients)
-        return {n: p for n in state.server_params if n in messages}
+        u = self.client_weight(data_share(fed, clients), messages)
+        sent = {n: u[n] for n in state.server_params if n in u}
+        return {n: normalised(t) if t.ndim == 2 else t for n, t in sent.items()}
 
     def client_weight(self, p: Tensor, messages: Params) -> Params:
         """Return each client's unnormalised weight in every parameter that it sends.
@@ -235,10 +238,8 @@ class FedAvg(Algorithm):
         # Running statistics are averaged, whatever the optimiser.
         means = {n: state.server_params[n] - g for n, g in gradients.items() if is_statistic(n)}
         moved = {n: g for n, g in gradients.items() if n not in means}
-        server = self.server.at(state.round)
-        shared, memory = server_step(
-            server, state.server_params, moved, state.server_optimizer, frozen_rows
-        )
+        before = state.server_params, moved, state.server_optimizer, frozen_rows
+        shared, memory = server_step(self.server.at(state.round), *before)
         return replace(state, server_params={**shared, **means}, server_optimizer=memory)
 
     def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:

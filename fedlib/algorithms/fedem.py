@@ -70,9 +70,7 @@ class FedEM(FedAvg):
     @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the mean over one mini-batch of the components' cross-entropies, weighted by q."""
-        q = batch.precomputed.get("q")
-        if q is None:
-            q = self.responsibilities(net, params, ctx, batch)
+        q = (batch.precomputed or self.precompute(net, params, ctx, batch).extra)["q"]
         code = in_training(partial(_expert_output, net), net, params, batch)
         return -mean((q * at_label(code["logp"], batch.y)).sum(-1), batch.weight)
 

@@ -80,7 +80,7 @@ class FedMix(FedAvg):
     Deviation: none is known; what the paper leaves open is read as in A05 to A09, A14 and A15.
 
     >>> q = torch.tensor([[0.8, 0.2], [0.4, 0.6]])  # q(z|s), of 2 and 6 examples
-    >>> client_given_expert(q, torch.tensor([0.25, 0.75]))
+    >>> normalised(torch.tensor([0.25, 0.75]).unsqueeze(1) * q)  # p(s|z)
     tensor([[0.4000, 0.1000],
             [0.6000, 0.9000]])
     """
@@ -194,25 +194,13 @@ class FedMix(FedAvg):
         q = {} if self.objective == "likelihood" else {"q_s": self.label_marginal(after, ctx)}
         return own, {**deltas, **q}
 
-    def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
-        """Return p(s|z) ``[clients, K]`` for the experts (eq. 8) and p(s) for phi and gates."""
-        # line 11, and the weights of lines 12 and 13
-        p = data_share(fed, clients)
-        q = (
-            messages["q_s"].double()
-            if "q_s" in messages
-            else torch.ones(len(clients), self.experts)
-        )
-        mine = client_given_expert(q.to(p), p)
-        return {
-            n: mine if n.startswith(EXPERTS) else p for n in state.server_params if n in messages
-        }
-
     def client_weight(self, p: Tensor, messages: Params) -> Params:
-        """Return p q(z|s) ``[clients, K]`` for the experts, p for phi and gates.
+        """Return p(s) q(z|s) ``[clients, K]`` for the experts, p(s) for phi and gates.
 
-        Where clients do not send q(z|s), it is taken to be 1 / K.
+        Divided by its sum over the cohort, the former is p(s|z) (eq. 8); an expert that no client
+        uses gets weight 0 from every client (A07). Where clients do not send q(z|s), it is 1 / K.
         """
+        # line 11, and the weights of lines 12 and 13
         uniform = p.new_full((len(p), self.experts), 1 / self.experts)
         mine = p.unsqueeze(1) * messages.get("q_s", uniform).to(p)
         return {n: mine if n.startswith(EXPERTS) else p for n in messages if n != "q_s"}
@@ -316,17 +304,6 @@ def q_of_client(phi: Tensor, p_y: Tensor) -> Tensor:
     return torch.where(some, q, 1 / q.shape[-1]) / torch.where(some, total, 1)
 
 
-def client_given_expert(q: Tensor, p: Tensor) -> Tensor:
-    """Return p(s|z) = q(z|s) p(s) / sum_s' q(z|s') p(s') over the cohort, ``[clients, K]`` (eq. 8).
-
-    An expert that no client of the cohort uses gets weight 0 from every client (A07).
-    """
-    # line 11
-    joint = q * p.unsqueeze(1)
-    total = joint.sum(0)
-    return torch.where(total > 0, joint / total.clamp(min=torch.finfo(total.dtype).tiny), 0)
-
-
 def marginal_entropy_gradient(phi: Tensor, p: Tensor) -> Tensor:
     """Return the gradient in phi ``[values, K]`` of H(m), m_k = sum_c p(c) softmax(phi)[c, k].
 
@@ -382,20 +359,16 @@ class PrunedFedMix(FedMix):
 
     def download(self, state: State, row: int) -> State:
         """Return the shared parameters and the server's p(z|s) of this client."""
-        return State(
-            state.server_params, {}, server_memory={MEMORY: state.server_memory[MEMORY][[row]]}
-        )
+        mine = {MEMORY: state.server_memory[MEMORY][[row]]}
+        return State(state.server_params, {}, server_memory=mine)
 
     def client_params(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return the experts that the clients download, and all other parameters."""
         ctx = self.client_constants(fed, state, clients)
         mine = ctx["order"][:, : int(ctx[SHAPES][0])]
         experts = {n: t[mine] for n, t in state.server_params.items() if n.startswith(EXPERTS)}
-        rest = drop_prefix(state.server_params, EXPERTS)
-        return {
-            **experts,
-            **FedAvg.client_params(self, fed, State(rest, state.client_params), clients),
-        }
+        rest = State(drop_prefix(state.server_params, EXPERTS), state.client_params)
+        return {**experts, **FedAvg.client_params(self, fed, rest, clients)}
 
     def kept(self, q: Tensor, ctx: Params) -> Tensor:
         """Return which experts a client with q(z|s) does not prune, bool ``[K]``.

@@ -78,23 +78,20 @@ class ClusterStop:
                 client without examples.
             choice: the cluster of each client, int64 ``[clients]``.
         """
-        mine = fit.gather(1, choice.unsqueeze(1)).squeeze(1)
+        memory, mine = state.server_memory, fit.gather(1, choice.unsqueeze(1)).squeeze(1)
         share = one_hot(choice, fit.shape[1])[~mine.isnan()]
         count = share.sum(0)
         loss = mine[~mine.isnan()] @ share.to(mine.dtype) / count
-        asked = (count > 0) & state.server_memory[OPEN]
-        better = asked & (loss < state.server_memory[BEST])
-        stale = torch.where(better, 0, state.server_memory[STALE] + (asked & ~better))
-        closing = state.server_memory[OPEN] & (stale >= self.patience)
-        now, kept = (
-            select_prefix(state.server_params, CLUSTERS),
-            select_prefix(state.server_memory, KEPT),
-        )
+        asked = (count > 0) & memory[OPEN]
+        better = asked & (loss < memory[BEST])
+        stale = torch.where(better, 0, memory[STALE] + (asked & ~better))
+        closing = memory[OPEN] & (stale >= self.patience)
+        now, kept = select_prefix(state.server_params, CLUSTERS), select_prefix(memory, KEPT)
         kept = {n: _rows(better, t, kept[n]) for n, t in now.items()}
         shared = {n: _rows(closing, kept[n], t) for n, t in now.items()}
-        best = torch.where(better, loss, state.server_memory[BEST])
-        checked = {BEST: best, STALE: stale, OPEN: state.server_memory[OPEN] & ~closing}
-        memory = {**state.server_memory, **checked, **add_prefix(kept, KEPT)}
+        best = torch.where(better, loss, memory[BEST])
+        checked = {BEST: best, STALE: stale, OPEN: memory[OPEN] & ~closing}
+        memory = {**memory, **checked, **add_prefix(kept, KEPT)}
         shared = {**state.server_params, **add_prefix(shared, CLUSTERS)}
         return replace(state, server_params=shared, server_memory=memory)
 
@@ -152,11 +149,8 @@ class IFCA(FedAvg):
             RuntimeError: if no initialisation that was tried satisfies ``least_share``.
         """
         initial = FedAvg.init(self, fed, seed, first)
-        shared = (
-            self._fair(fed, initial.server_params, seed)
-            if self.least_share
-            else initial.server_params
-        )
+        shared = initial.server_params
+        shared = self._fair(fed, shared, seed) if self.least_share else shared
         nobody = torch.full((fed.num_clients,), -1, device=fed.device)
         memory = {CHOICE: nobody, OPEN: torch.ones(self.clusters, device=fed.device).bool()}
         if self.stop is not None:
@@ -198,31 +192,21 @@ class IFCA(FedAvg):
         sizes = torch.as_tensor(some.sizes, device=fed.device)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
-    def _choices(self, fed: Federation, state: State, clients: Tensor) -> Params:
-        """Return the cluster that each client of the cohort chooses, ``[clients]``."""
+    def choose(self, fed: Federation, state: State, clients: Tensor) -> State:
+        """Return the state with the cohort's choices, in which converged clusters have stopped."""
+        # The losses found for predictions belong to the models of an earlier round.
+        state = replace(state, server_memory=drop_prefix(state.server_memory, FIT))
         available = state.server_memory[OPEN].nonzero()[:, 0]
         if not len(available):
-            return {}
+            return state
         fit = self.fits(fed, state.server_params, fed.train, clients)
         choice = available[fit[:, available].argmin(1)]
         for i, row in enumerate(clients.tolist()):
             draw = state.seed, "explore", state.round, int(fed.ids[row])
             if generator(*draw).random() < self.explore.at(state.round):
                 choice[i] = available[int(generator(*draw, 1).integers(len(available)))]
-        return {CHOICE: choice}
-
-    def choose(self, fed: Federation, state: State, clients: Tensor) -> State:
-        """Return the state with the cohort's choices, in which converged clusters have stopped."""
-        # The losses found for predictions belong to the models of an earlier round.
-        state = replace(
-            state, server_memory={n: t for n, t in state.server_memory.items() if n != FIT}
-        )
-        state = state.with_decisions(clients, self._choices(fed, state, clients))
-        if (
-            self.stop is None
-            or state.round % self.stop.every
-            or not state.server_memory[OPEN].any()
-        ):
+        state = state.with_decisions(clients, {CHOICE: choice})
+        if self.stop is None or state.round % self.stop.every:
             return state
         held = self.fits(fed, state.server_params, fed.validation, clients)
         return self.stop.closed(state, held, state.server_memory[CHOICE][clients])
@@ -287,9 +271,8 @@ class IFCA(FedAvg):
         held = fed.validation if self.inference == "validation" else fed.train
         fit = self.fits(fed, state.server_params, held, everyone)
         if fit.isnan().any():
-            fit = torch.where(
-                fit.isnan(), self.fits(fed, state.server_params, fed.train, everyone), fit
-            )
+            trained = self.fits(fed, state.server_params, fed.train, everyone)
+            fit = torch.where(fit.isnan(), trained, fit)
         return replace(state, server_memory={**state.server_memory, FIT: fit})
 
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:

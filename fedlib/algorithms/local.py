@@ -153,11 +153,8 @@ class NewClients(Finetuning):
         kind, phases = type(of), of.phases()
         one = of.client, "loss", 1, ""
         usual = all((p.optimizer, p.loss, p.steps_per_batch, p.project) == one for p in phases)
-        trained = all(
-            any(n.startswith(p.train) for p in phases)
-            for n in of.local
-            if not isinstance(of, Personal)
-        )
+        own = () if isinstance(of, Personal) else of.local
+        trained = all(any(n.startswith(p.train) for p in phases) for n in own)
         if not (of.communicates and usual and trained and kind.choose is Algorithm.choose):
             what = "by minimising one loss over it"
             raise ValueError(f"NewClients fit what is personal {what}: {kind.__name__} needs more")
@@ -296,17 +293,15 @@ class VAEDensity(Finetuning):
             ValueError: without a first stage of ``of``, or if the examples are not images in bytes.
         """
         if first is None:
-            raise ValueError(
-                "VAEDensity follows a federation: give its experiment as `first_stage`"
-            )
+            what = "give its experiment as `first_stage`"
+            raise ValueError(f"VAEDensity follows a federation: {what}")
         if fed.train.x.dtype != torch.uint8:
             raise ValueError(f"VAEDensity needs images in bytes, got {str(fed.train.x.dtype)[6:]}")
         _require_params(self.of.init(fed, seed), first, f"VAEDensity.of is {self.of}")
         inputs, draw = math.prod(fed.net.shape), torch_seed(seed, "model", 0)
         fresh = add_prefix(auto_encoder(inputs, self.hidden, self.latent, draw), VAE)
-        return replace(
-            first, client_params={**own_params(first, fed), **broadcast_to_clients(fresh, fed)}
-        )
+        mine = {**own_params(first, fed), **broadcast_to_clients(fresh, fed)}
+        return replace(first, client_params=mine)
 
     def round_constants(self, fed: Federation, state: State) -> Params:
         """Return the constants of ``of``, those that undo the normalisation, and fixed noise."""
@@ -334,9 +329,8 @@ class VAEDensity(Finetuning):
 
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
         """Return no bytes down, and every client's auto-encoder up."""
-        return equal_bytes(
-            clients, {}, {n: t[0] for n, t in select_prefix(state.client_params, VAE).items()}
-        )
+        own = select_prefix(state.client_params, VAE)
+        return equal_bytes(clients, {}, {n: t[0] for n, t in own.items()})
 
     def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the result of ``of``, and the examples themselves."""

@@ -100,7 +100,14 @@ class Mixture(NoServer):
         if self.used_only and FIT not in first.server_memory:
             raise ValueError("used_only leaves out clusters: it is for a Mixture after IFCA")
         shared = used(first) if self.used_only else first.server_params
-        mine = self._specialists(fed, seed, first)
+        fresh = fed.net.like(self.expert).init(torch_seed(seed, "model", 2))
+        shapes = {n: t.shape for n, t in fresh.items()}
+        if {n: t.shape[1:] for n, t in first.client_params.items()} == shapes:
+            mine = {n: t.clone() for n, t in add_prefix(own_params(first, fed), OWN).items()}
+        else:
+            like = {n: t.shape for n, t in first.server_params.items()} == shapes
+            fresh = first.server_params if like else fresh
+            mine = broadcast_to_clients(add_prefix(fresh, OWN), fed)
         if self.pool != "mean":
             outputs = count(shared) + 1 if count(shared) > 1 else 1
             gate = fed.net.like(self.gate, outputs).init(torch_seed(seed, "model", 1))
@@ -109,24 +116,14 @@ class Mixture(NoServer):
             mine |= broadcast_to_clients(add_prefix(shared, COPY), fed)
         return State(add_prefix(shared, GLOBAL), mine)
 
-    def _specialists(self, fed: Federation, seed: int, first: State) -> Params:
-        fresh = fed.net.like(self.expert).init(torch_seed(seed, "model", 2))
-        shapes = {n: t.shape for n, t in fresh.items()}
-        if {n: t.shape[1:] for n, t in first.client_params.items()} == shapes:
-            return {n: t.clone() for n, t in add_prefix(own_params(first, fed), OWN).items()}
-        like = {n: t.shape for n, t in first.server_params.items()} == shapes
-        return broadcast_to_clients(add_prefix(first.server_params if like else fresh, OWN), fed)
-
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over specialist and gate, or the gate alone; none for an ensemble."""
         if self.pool == "mean":
             return ()
         moving = (GATE,) if self.frozen else ("",)
         noise = tuple((f"dropout:{k}", f) for k, f in enumerate((self.expert, self.gate)) if f)
-        phase = self.phase(
-            train=moving, stop=self.stop, monitor="loss", scope="local", random_inputs=noise
-        )
-        return (phase,)
+        how = {"stop": self.stop, "monitor": "loss", "scope": "local", "random_inputs": noise}
+        return (self.phase(train=moving, **how),)
 
     def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return log p of each example's label under the frozen experts."""
@@ -141,9 +138,8 @@ class Mixture(NoServer):
         """Return the loss of the mixture on one client's mini-batch."""
         x, y, log_p = batch.x, batch.y, batch.precomputed.get("log_p")
         if log_p is None:
-            log_p = at_label(
-                self.expert_log_probs(net, params, self.shared_forward(net, params, x), batch), y
-            )
+            code = self.shared_forward(net, params, x)
+            log_p = at_label(self.expert_log_probs(net, params, code, batch), y)
         elif not self.frozen:
             mine = at_label(self._own_log_probs(net, params, x, batch), y)
             log_p = torch.cat([log_p, mine.unsqueeze(-1)], -1)

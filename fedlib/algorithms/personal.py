@@ -132,10 +132,8 @@ class APFL(PersonalCopy):
         The statistics of BatchNorm are those of the personal model.
         """
         a, own = params[MIX], select_prefix(params, OWN)
-        return {
-            n: v if is_statistic(n) else a * v + (1 - a) * params[n].detach()
-            for n, v in own.items()
-        }
+        mixed = {n: a * v + (1 - a) * params[n].detach() for n, v in own.items()}
+        return {n: own[n] if is_statistic(n) else t for n, t in mixed.items()}
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of w_s plus that of the mixed model."""
@@ -195,11 +193,9 @@ class PFedMe(PersonalCopy):
 
     def followed(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Params:
         """Return w_s after a step towards theta_s, with the running statistics of theta_s."""
-        step = self.eta * self.lam
-        return {
-            n: theta if is_statistic(n) else params[n] - step * (params[n] - theta)
-            for n, theta in self.mine(params).items()
-        }
+        own, step = self.mine(params), self.eta * self.lam
+        moved = {n: params[n] - step * (params[n] - theta) for n, theta in own.items()}
+        return {n: own[n] if is_statistic(n) else w for n, w in moved.items()}
 
 
 @value
@@ -277,17 +273,15 @@ class FedAMP(FedAvg):
 
         Over a network, the server's state has participating clients only.
         """
-        everyone = torch.arange(
-            len(state.server_memory[THERE]), device=state.server_memory[THERE].device
-        )
+        there = state.server_memory[THERE]
+        everyone = torch.arange(len(there), device=there.device)
         mean = self._means(state, everyone[row, None], everyone)
         return State({}, {}, server_memory=add_prefix(mean, MODELS))
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of one mini-batch plus the proximal term."""
-        return FedAvg.loss(self, net, params, ctx, batch) + ctx["pull"] / 2 * squared_distance(
-            params, params
-        )
+        loss = FedAvg.loss(self, net, params, ctx, batch)
+        return loss + ctx["pull"] / 2 * squared_distance(params, params)
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return the client's trained model as its message."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedlib.algorithms.fedavg import FedAvg, carry_over, local_names
+from fedlib.algorithms.fedavg import FedAvg, local_names
 from fedlib.algorithms.interface import *
 from fedlib.algorithms.local import Finetuning
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
@@ -97,17 +97,14 @@ class PMMoE(Finetuning):
             of, names = type(self.of).__name__, ", ".join(lacking)
             where = f"give its experiment as `first_stage` (it lacks {names})"
             raise ValueError(f"PMMoE mixes private parts of {of}: {where}")
-        own = {n: fed.num_clients if n in stays else None for n in needed}
-        found = {n: carry_over(there, n, t, own[n]) for n, t in needed.items()}
-        mine = {n: t.clone() for n, t in found.items() if own[n]}
-        shared = {n: t for n, t in there.server_params.items() if n not in stays}
+        begun = FedAvg.init(self.of, fed, seed, there)
+        mine, shared = begun.client_params, begun.server_params
         pool = {POOL + n: t.clone() for n, t in select_prefix(mine, self.of.experts).items()}
         if not pool:
             raise ValueError(f"{self.of} has no private part that others could borrow")
         experts = len(next(iter(pool.values())))
-        mine |= broadcast_to_clients(
-            fresh_gate(self.gate, fed.net, experts, self._sees(fed.net), seed), fed
-        )
+        gate = fresh_gate(self.gate, fed.net, experts, self._sees(fed.net), seed)
+        mine |= broadcast_to_clients(gate, fed)
         mine[f"{GATE}head.bias"] += self.own_expert_bias * torch.eye(experts, device=fed.device)
         mine[KEPT] = torch.ones(fed.num_clients, experts, device=fed.device)
         state = State({**shared, **pool}, mine)

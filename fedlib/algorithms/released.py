@@ -50,13 +50,11 @@ class LastClient(FedAvg):
         before = _averaged(state)
         after = FedAvg.aggregate(self, fed, before, clients, messages)
         last = {n: t - messages[n][-1] for n, t in before.server_params.items()}
-        return replace(
-            after, server_params=last, server_memory=add_prefix(after.server_params, AVERAGE)
-        )
+        average = add_prefix(after.server_params, AVERAGE)
+        return replace(after, server_params=last, server_memory=average)
 
 
 def _averaged(state: State) -> State:
     """Return the state that FedAvg would have, with the average as the model."""
-    return replace(
-        state, server_params=select_prefix(state.server_memory, AVERAGE), server_memory={}
-    )
+    average = select_prefix(state.server_memory, AVERAGE)
+    return replace(state, server_params=average, server_memory={})

@@ -1,7 +1,9 @@
 """Training at the server: FedGen's generator of features and FedGH's output layer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import field, replace
+from functools import partial
+from itertools import repeat
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,6 @@ from torch.nn.functional import linear, relu
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.interface import *
 from fedlib.algorithms.splitting import LGFedAvg
-from fedlib.optim import Stepper
 
 MADE = "generator."
 POOL = "pool"  # cumulative distribution of the labels over all clients
@@ -46,6 +47,7 @@ class FedGen(FedAvg):
     has a distillation term, a diversity term and decaying weights, which PFLlib leaves out as well.
     """
 
+    shares_asked = ("label",)  # whose distribution the generator needs
     noise: PositiveInt = 512
     hidden: PositiveInt = 512
     fit: Optimizer = adam(5e-3)
@@ -60,11 +62,6 @@ class FedGen(FedAvg):
             last = nn.Linear(self.hidden, fed.net.width)
         made = params_of({"first": first, "norm": nn.BatchNorm1d(self.hidden), "last": last})
         return {**FedAvg.init_params(self, fed, seed), **to_device(add_prefix(made, MADE), fed)}
-
-    @property
-    def shares_asked(self) -> tuple[str, ...]:
-        """The labels, whose distribution the generator needs."""
-        return ("label",)
 
     def round_constants(self, fed: Federation, state: State) -> Params:
         """Return the cumulative distribution of the labels."""
@@ -87,34 +84,24 @@ class FedGen(FedAvg):
 
     def aggregate(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> State:
         """Return the averaged model, and the generator fitted to the clients' output layers."""
-        p, pool, draw = (
-            data_share(fed, clients),
-            self.round_constants(fed, state)[POOL],
-            _generator(state),
-        )
+        p, pool = data_share(fed, clients), self.round_constants(fed, state)[POOL]
         head = add_prefix(select_prefix(state.server_params, "head."), "head.")
         heads = {n: t - weighted_sum(p, messages[n]) for n, t in head.items()}
-        made = {
-            n: t.clone().requires_grad_()
-            for n, t in select_prefix(state.server_params, MADE).items()
-        }
-        fit, known = self.fit.at(state.round), select_prefix(state.server_memory, FITTED)
-        optimizer = fit.build(made, memory=known)
-        weight = torch.ones(self.invented, device=fed.device)
+        draw, weight = _generator(state), torch.ones(self.invented, device=fed.device)
 
-        def loss() -> Tensor:
+        def loss(made: Params) -> Tensor:
             u = torch.rand(self.invented, self.noise + 1, generator=draw).to(fed.device)
             y = _label(u[:, self.noise, None], pool)
             z = generate(made, u[:, : self.noise], y, fed.classes, weight)
             return functional.cross_entropy(fed.net.logits(heads, z), y)
 
-        for _ in range(self.steps):
-            _step(optimizer, made, fit.clip, loss)
+        made, memory = select_prefix(state.server_params, MADE), state.server_memory
+        known = select_prefix(memory, FITTED)
+        made, fit = fitted(self.fit.at(state.round), made, repeat(loss, self.steps), known)
         after = FedAvg.aggregate(self, fed, state, clients, messages)
-        for name, param in made.items():
-            after.server_params[MADE + name] = param.detach()
-        fitted = add_prefix(optimizer.memory, FITTED)
-        return replace(after, server_memory={**after.server_memory, **fitted})
+        shared = {**after.server_params, **add_prefix(made, MADE)}
+        memory = {**after.server_memory, **add_prefix(fit, FITTED)}
+        return replace(after, server_params=shared, server_memory=memory)
 
 
 @value
@@ -165,16 +152,13 @@ class FedGH(LGFedAvg):
         held = messages[HELD] > 0
         x, y = messages[PROTOTYPES][held], held.nonzero()[:, 1]
         order = torch.randperm(len(y), generator=_generator(state)).to(y.device)
-        head = {n: t.clone().requires_grad_() for n, t in state.server_params.items()}
-        kind = self.head.at(state.round)
-        optimizer = kind.build(head)
 
-        def loss(some: Tensor) -> Tensor:
+        def loss(some: Tensor, head: Params) -> Tensor:
             return functional.cross_entropy(fed.net.logits(head, x[some]), y[some])
 
-        for some in order.split(self.pairs):
-            _step(optimizer, head, kind.clip, loss, some)
-        return replace(state, server_params={n: t.detach() for n, t in head.items()})
+        losses = (partial(loss, some) for some in order.split(self.pairs))
+        head, _ = fitted(self.head.at(state.round), state.server_params, losses)
+        return replace(state, server_params=head)
 
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
         """Return the bytes of the output layer down, and of each label's prototype up."""
@@ -211,12 +195,18 @@ def _generator(state: State) -> torch.Generator:
     return torch.Generator().manual_seed(torch_seed(state.seed, "server", state.round))
 
 
-def _step(
-    optimizer: Stepper, params: Params, clip: float | None, loss: Callable[..., Tensor], *on: Tensor
-) -> None:
-    with torch.enable_grad():
-        optimizer.zero_grad()
-        loss(*on).backward()
-    if clip is not None:
-        torch.nn.utils.clip_grad_norm_(params.values(), clip)
-    optimizer.step()
+def fitted(
+    optimizer: Optimizer, params: Params, losses: Iterable[Callable[[Params], Tensor]],
+    memory: Params | None = None,
+) -> tuple[Params, Params]:  # fmt: skip
+    """Return the parameters after a step on each loss at the server, and the optimiser's memory."""
+    own = {n: t.clone().requires_grad_() for n, t in params.items()}
+    stepper = optimizer.build(own, memory=memory)
+    for loss in losses:
+        stepper.zero_grad()
+        with torch.enable_grad():
+            loss(own).backward()
+        if optimizer.clip is not None:
+            torch.nn.utils.clip_grad_norm_(own.values(), optimizer.clip)
+        stepper.step()
+    return {n: t.detach() for n, t in own.items()}, stepper.memory

@@ -243,10 +243,6 @@ class FedBN(FedAvg):
 
     local = (f"*{MEAN}",)
 
-    def shared_forward(self, net: Net, shared: Params, x: Tensor) -> Params:
-        """Return the examples, as every client predicts with a network of its own."""
-        return {"x": x}
-
 
 @value
 class LocalGlobal(FedAvg):
@@ -259,7 +255,7 @@ class LocalGlobal(FedAvg):
     Args:
         cut: number of the base's modules in l_s, such as 3 for the input layer of a LeNet
             (convolution, pooling, ReLU) or 4 for a ResNet up to its first block; see
-            ``Net.cuts``. Default: 3.
+            ``FunctionalModel.cuts``. Default: 3.
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Liang et al., Think locally, act globally, 2020; 000, sec. 4.1, a baseline. As in
@@ -390,9 +386,8 @@ class FedCP(SplitModel):
         h, weight = features_of(net, params, batch), batch.weight
         logits = self.logits(net, params, ctx, {"h": h, **batch.random})
         loss = mean_cross_entropy(logits, batch.y, weight)
-        known = batch.precomputed
-        theirs = known["theirs"] if "theirs" in known else self._theirs(net, ctx, batch)
-        return loss + self.lam * discrepancy(h, theirs, weight)
+        found = batch.precomputed or {"theirs": self._theirs(net, ctx, batch)}
+        return loss + self.lam * discrepancy(h, found["theirs"], weight)
 
     def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return the features of the global base, and of the client's base if it is frozen."""

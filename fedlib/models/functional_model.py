@@ -382,10 +382,8 @@ class FunctionalModel:
 
 @cache
 def _dry_run_of(spec: Any, shape: tuple[int, ...], classes: int) -> DryRun:
-    with OutsideVmap(), torch.no_grad():
-        return FunctionalModel(
-            spec, shape, classes
-        )._dry_run()  # on a CPU, where all draws are seen
+    with OutsideVmap(), torch.no_grad():  # on a CPU, where all draws are seen
+        return FunctionalModel(spec, shape, classes)._dry_run()
 
 
 def _slopes(
@@ -464,11 +462,9 @@ def _slots(module: nn.Module) -> list[Slot]:
                 name = f"{path}.{key}"
                 if param is not None and (param.requires_grad or is_statistic(name)):
                     if param.dtype not in (torch.float32, torch.float64):
-                        way = f"compute in {param.dtype} by torch.autocast"
-                        if param.is_complex():
-                            way = (
-                                "take torch.view_as_complex of one, which ends with an axis of two"
-                            )
+                        cast = f"compute in {param.dtype} by torch.autocast"
+                        view = "take torch.view_as_complex of one, which ends with an axis of two"
+                        way = view if param.is_complex() else cast
                         need = "parameters must be torch.float32 or torch.float64"
                         raise ValueError(f"{name} is {param.dtype}, and {need}: {way}")
                     slots.append((names.setdefault(id(param), name), owner, key))

@@ -244,20 +244,15 @@ def blamed(module: nn.Module, forward: Callable[[], Any]) -> Iterator[None]:
 
 
 def _drawing(module: nn.Module, forward: Callable[[], Any]) -> nn.Module:
-    """Return the innermost module that is the first to draw random numbers."""
-    before, inside, found = _chance(), [module], list[nn.Module]()
-
-    def enter(inner: nn.Module, _: Any) -> None:
-        if _chance() != before:
-            found.append(inside[-1])
-        inside.append(inner)
+    """Return the first module to end that has drawn random numbers, which is an innermost one."""
+    before, found = dict[nn.Module, Any](), list[nn.Module]()
 
     def leave(inner: nn.Module, *_: Any) -> None:
-        if _chance() != before:
+        if _chance() != before[inner]:
             found.append(inner)
-        inside.pop()
 
-    hooks = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
+    enter = register_module_forward_pre_hook(lambda inner, _: before.update({inner: _chance()}))
+    hooks = enter, register_module_forward_hook(leave)
     try:
         with suppress(Exception):
             forward()
