@@ -40,6 +40,11 @@ def at_label(logp: Tensor, y: Tensor) -> Tensor:
     return logp.gather(-1, place).squeeze(-1)
 
 
+def beside(u: Tensor, t: Tensor) -> Tensor:
+    """Return ``u`` with the type of ``t`` and axes of length 1 for all of its further axes."""
+    return u.to(t.dtype).view(*u.shape, *[1] * (t.ndim - u.ndim))
+
+
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     """Return the weighted sum over clients of values ``[clients, ...]``.
 

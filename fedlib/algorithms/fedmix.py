@@ -416,9 +416,8 @@ class PrunedFedMix(FedMix):
         for name, mine in deltas.items():
             if name.startswith(EXPERTS):
                 held = ctx["order"][: len(mine)]
-                back = mine * keep[held].view(-1, *[1] * (mine.ndim - 1))
                 none = mine.new_zeros(self.experts, *mine.shape[1:])
-                deltas[name] = none.index_add(0, held, back)
+                deltas[name] = none.index_add(0, held, mine * beside(keep[held], mine))
         return own, {**deltas, "q_s": renormalised(q, keep), "q_raw": q}
 
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:

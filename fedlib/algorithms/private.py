@@ -126,16 +126,12 @@ class Private(WeightedSums):
 
 def weighted(masses: Params, message: Params) -> Params:
     """Return u_s (w - w_s), with ``masses`` u, ``[clients]`` or ``[clients, K]``, by parameter."""
-    return {n: _beside(u, message[n]) * message[n] for n, u in masses.items()}
+    return {n: beside(u, message[n]) * message[n] for n, u in masses.items()}
 
 
 def divided(total: Params, masses: Params) -> Params:
     """Return ``total`` divided by ``masses``, scalars or ``[K]``; 0 where the mass is 0."""
-    return {n: total[n] / _beside(torch.where(u == 0, 1, u), total[n]) for n, u in masses.items()}
-
-
-def _beside(u: Tensor, t: Tensor) -> Tensor:
-    return u.to(t.dtype).view(*u.shape, *[1] * (t.ndim - u.ndim))
+    return {n: total[n] / beside(torch.where(u == 0, 1, u), total[n]) for n, u in masses.items()}
 
 
 def clipped(parts: Params, most: float) -> Params:
@@ -148,4 +144,4 @@ def clipped(parts: Params, most: float) -> Params:
         return {}
     length = torch.stack(squares).sum(0).sqrt()
     scale = most / length.clamp(min=most)
-    return {n: _beside(scale, t) * t for n, t in parts.items()}
+    return {n: beside(scale, t) * t for n, t in parts.items()}
