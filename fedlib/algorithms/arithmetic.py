@@ -87,8 +87,9 @@ def own_params(first: State, fed: Federation) -> Params:
     """
     for name, param in first.client_params.items():
         if len(param) != fed.num_clients:
-            there = f"{len(param)} clients in the first stage, and there are {fed.num_clients} here"
-            raise ValueError(f"{name} has values for {there}")
+            here = f"there are {fed.num_clients} clients here"
+            there = f"{len(param)} clients in the first stage"
+            raise ValueError(f"{name} has values for {there}, and {here}")
     return first.client_params
 
 
