@@ -16,7 +16,7 @@ from fedlib import algorithms as alg
 from fedlib.engine import EarlyStop, evaluate, train, width
 from fedlib.engine.batches import make_plan
 from fedlib.federation import NOTHING, CropFlip, Precomputed
-from fedlib.models import MLP, FunctionalModel, LeNet
+from fedlib.models import MLP, LeNet
 
 
 def plain(image, noise, padding):
@@ -193,17 +193,6 @@ def test_a_cohorts_weights_wait_in_memory_only_if_they_are_few(monkeypatch, conv
     size = width.Width(convolutional, alg.FedRep().init(convolutional, 0)).numbers
     monkeypatch.setattr(width, "WAITING_BYTES", 8 * size)
     assert asked(alg.FedRep(**FOUR), convolutional)[2] == [2, 1, 1, 2, 1, 1]
-
-
-def test_every_example_is_asked_once_in_large_batches(monkeypatch):
-    fed = make_federation((120, 0, 40), model=LENET, shape=(12, 12, 1))
-    said, there = [], FunctionalModel.features
-    seen = lambda x: said.append(len(x) * (not torch.is_grad_enabled()))  # noqa: E731
-    monkeypatch.setattr(
-        FunctionalModel, "features", lambda net, w, x, *b: seen(x) or there(net, w, x, *b)
-    )
-    play(alg.FedRep(**FOUR), fed, 1)
-    assert sorted(n for n in said if n > 3) == [40, 120]  # no dry run, nor what is asked first
 
 
 def test_nothing_is_known_of_augmented_examples_nor_features_where_units_drop(convolutional):

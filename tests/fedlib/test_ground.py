@@ -1,13 +1,9 @@
 """The small rooms that all others stand on: randomness, the process, progress."""
 
 import sys
-from types import SimpleNamespace
 
-from small import AVG, play
-
-from fedlib import processor, progress
+from fedlib import progress
 from fedlib.randomness import PURPOSES, generator, torch_seed
-from fedrun import cli
 
 
 def test_every_purpose_and_place_has_draws_of_its_own():
@@ -34,17 +30,3 @@ def test_only_what_somebody_sees_is_drawn(monkeypatch):
         assert progress.bar(3, "rounds").disable is not seen
     monkeypatch.setenv("FEDLIB_QUIET", "1")
     assert progress.quiet() and progress.bar(3, "rounds").disable
-
-
-def test_the_command_line_keeps_memory_where_the_c_library_can(monkeypatch, capsys):
-    """A run in one's own process leaves its memory alone."""
-    asked: list[tuple[int, int]] = []
-    library = SimpleNamespace(mallopt=lambda *option: asked.append(option))
-    monkeypatch.setattr(processor.ctypes, "CDLL", lambda name: library)
-    for name, options in (("glibc", [(-3, 2**25), (-1, 2**31 - 1)]), ("musl", [])):
-        monkeypatch.setattr(processor.platform, "libc_ver", lambda name=name: (name, ""))
-        asked.clear()
-        play(AVG)
-        assert not asked
-        assert cli.main(["algorithms"]) == 0 and "FedAvg" in capsys.readouterr().out
-        assert asked == options

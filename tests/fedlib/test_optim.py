@@ -5,7 +5,6 @@ from dataclasses import fields
 
 import pytest
 import torch
-from conftest import alone
 from playing import equal
 
 from benchmarks.robustness.tiny import TASK
@@ -137,20 +136,3 @@ def test_checkpoints_with_both_memories_in_one_group_are_read(algorithm):
     again = State.from_flat(old)
     for part in ("server_params", "client_params", "server_optimizer", "server_memory"):
         assert equal(getattr(again, part), getattr(state, part))
-
-
-@pytest.mark.slow
-def test_a_run_imports_no_compiler():
-    """Nor a package for algebra: a second or two of every process that trains, for nothing."""
-    code = """
-import sys
-from benchmarks.robustness.tiny import TASK
-from fedlib.algorithms import FedAvg, GPFL
-from fedlib.optim import adam
-from fedrun import Experiment, run
-for a in (FedAvg(client=adam(), server=adam()), GPFL()):
-    run(Experiment(TASK, a, 1, cohort=2), device="cpu", progress=False)
-print(sorted({"torch._dynamo", "torch._inductor", "sympy"} & {*sys.modules}))
-"""
-    told = alone(code)
-    assert told.stdout.splitlines()[-1:] == ["[]"], told.stderr
