@@ -131,7 +131,6 @@ RESUMED = {name: resumed(BATTERY[name]) for name in fedlib.algorithms.__all__} |
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RESUMED)
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(name, tmp_path):
-    """Also where a loss is a sum over leaves (GPFL), whose names a checkpoint's file sorts."""
     straight = undisturbed(RESUMED[name], tmp_path)
     interrupted(RESUMED[name], 1)
     play_run(RESUMED[name])

@@ -226,9 +226,10 @@ def test_a_number_of_one_client_is_stored(tmp_path):
 
 @pytest.mark.parametrize("said", ["", "a line that moves what follows"])
 def test_restored_tensors_begin_where_torch_puts_them(tmp_path, said):
-    """Wherever a file's header ends: bits of some sums hang on it."""
-    tensors = {"a": torch.arange(7.0), "b": torch.arange(50.0)}
+    """Wherever a file's header ends, and in their order: bits of some sums hang on both."""
+    tensors = {"b": torch.arange(7.0), "a": torch.arange(50.0)}
     save_tensors(tmp_path / "t", tensors, {"completed": "3", "note": said})
     loaded, rest = load_tensors(tmp_path / "t")
     assert rest == {"completed": "3", "note": said} and equal(tensors, loaded)
+    assert [*loaded] == ["b", "a"], "a file sorts names, and GPFL's loss is a sum over them"
     assert all(t.data_ptr() % 64 == 0 for t in loaded.values())
