@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import torch
 from playing import equal
@@ -78,9 +79,16 @@ def garbage(path):
     path.write_bytes(b"\x93garbage {" * 40)
 
 
-def flipped(path):
-    *most, last = path.read_bytes()
-    path.write_bytes(bytes([*most, last ^ 1]))
+def flipped(path, at=-1):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def a_value_flipped(path):
+    column = pq.ParquetFile(path).metadata.row_group(0).column(5)
+    start = column.dictionary_page_offset or column.data_page_offset
+    flipped(path, start + column.total_compressed_size - 20)
 
 
 def shortened(path):
@@ -91,6 +99,7 @@ def shortened(path):
 # One of each kind: `make robust` spoils every file a hundred times.
 CASES = [
     (cut, store.SPEC, True), (shortened, store.METRICS, True), (flipped, store.CHECKPOINT, True),
+    (a_value_flipped, store.METRICS, True),
     (Path.unlink, store.CHECKPOINT, True), (garbage, store.METRICS, False),
 ]  # fmt: skip
 
