@@ -255,7 +255,12 @@ class Picking(Selection):
     """Picks what a test says."""
 
 
-@pytest.mark.parametrize("picked", [[0, 0], [-1], [9], [], [True, False], [0.0], [[0, 1]], None])
+NOBODY = np.zeros(0, int)
+
+
+@pytest.mark.parametrize(
+    "picked", [[0, 0], [-1], [9], NOBODY, [True, False], [0.0], [[0, 1]], None]
+)
 def test_who_is_picked_is_there_and_once(monkeypatch, picked):
     """A client picked twice counted twice, and -1 was the last one, without a word."""
     fed, said = make_federation((4,) * 4), r"Picking\.pick must return a non-empty subset of"
