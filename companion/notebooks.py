@@ -17,15 +17,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from PIL import Image
 
 from companion import claims
-from companion.plotting.style import PART
+from companion.plotting.style import PART, of_few_colours
 from companion.sections import SCALES, NothingStored, OtherData, Registry, has_data
 from fedlib import paths
 from fedlib.parallel import end_with_parent
@@ -232,20 +230,6 @@ def write_back(source: Path, copy: Path) -> None:
     files.write(source, partial(nbformat.write, notebook), "the notebook")
 
 
-def with_palette(picture: str) -> str:
-    """Return a PNG, in base64, with 256 colours where it had more: a third of the size.
-
-    Figures have few colours, and the many shades are of smoothed edges.
-    """
-    with Image.open(BytesIO(base64.b64decode(picture))) as image:
-        if image.mode == "P":
-            return picture
-        small, file = image.convert("RGB").quantize(256, dither=Image.Dither.NONE), BytesIO()
-        small.save(file, "png", optimize=True, dpi=image.info.get("dpi", (72, 72)))
-    found = base64.b64encode(file.getvalue()).decode()
-    return found if len(found) < len(picture) else picture
-
-
 def _kept(outputs: list[Any]) -> list[Any]:
     """Return outputs, of widgets their first picture, with pieces of a printed stream joined.
 
@@ -257,7 +241,8 @@ def _kept(outputs: list[Any]) -> list[Any]:
         if data.pop(_WIDGET, None) and "image/png" not in data:
             continue
         if picture := data.get("image/png"):
-            data["image/png"] = with_palette(picture)
+            small = of_few_colours(base64.b64decode(picture))
+            data["image/png"] = base64.b64encode(small).decode()
         last = kept[-1] if kept else None
         if last and output.output_type == "stream" and last.get("name") == output.name:
             last.text += output.text

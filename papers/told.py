@@ -292,8 +292,7 @@ def main() -> None:
     """Write FINDINGS, its figure, and README."""
     plotting.use_style()
     figure, _ = forest()
-    put = partial(figure.savefig, format="png", metadata={"Software": None})
-    files.write(paths.ROOT / "docs" / "figures" / "forest.png", put, "the figure")
+    plotting.save_picture(figure, paths.ROOT / "docs" / "figures" / "forest.png")
     readme = written(README.read_text("utf-8"))
     for file, text in ((paths.ROOT / "docs" / "FINDINGS.md", page()), (README, readme)):
         files.write(file, partial(Path.write_text, data=text), "the findings")

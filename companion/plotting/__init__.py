@@ -26,6 +26,7 @@ from .style import (
     findings,
     ordered,
     save,
+    save_picture,
     save_table,
     title,
     use_style,
