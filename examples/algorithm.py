@@ -24,7 +24,7 @@ class Decayed(FedAvg):
 
 clients = Dirichlet(clients=20, alpha=0.1, size=60)
 task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))
-methods = {"FedAvg": FedAvg(batch_size=10), "decayed": Decayed(batch_size=10)}
+methods = {"FedAvg": FedAvg(batch_size=10, epochs=5), "decayed": Decayed(batch_size=10, epochs=5)}
 runs = {
     name: [run(Experiment(task, method, rounds=10, cohort=5, seed=s)) for s in range(3)]
     for name, method in methods.items()

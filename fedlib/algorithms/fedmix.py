@@ -73,7 +73,8 @@ class FedMix(FedAvg):
         personal_bias: whether each client has one output bias for all experts, in place of the
             experts' own. Default: False.
         server: the server's optimiser; a rate of its own for phi is ``rates=(("phi", 0.03),)``.
-            Default: Adam with rate 0.001.
+            Default: Adam with rate 0.001, the paper's for 2,000 rounds. Fewer than some hundreds of
+            rounds need larger steps, such as ``sgd(1.0)``, which averages the experts.
         epochs, batch_size, client, steps: as in ``FedAvg``.
 
     Reference: Reisser, Louizos, Gavves and Welling, Federated mixture of experts, 2021 (000).
