@@ -51,7 +51,11 @@ from fedlib.engine import State as State
 from fedlib.engine import uses_precomputed as uses_precomputed
 from fedlib.federation import Augmentation as Augmentation
 from fedlib.federation import CropFlip as CropFlip
+from fedlib.metrics import AUC as AUC
+from fedlib.metrics import F1 as F1
+from fedlib.metrics import BalancedAccuracy as BalancedAccuracy
 from fedlib.metrics import Evaluation as Evaluation
+from fedlib.metrics import Metric as Metric
 from fedlib.metrics import interval as interval
 from fedlib.models import MLP as MLP
 from fedlib.models import Architecture as Architecture

@@ -1,5 +1,6 @@
 # What fedrun offers, for type checkers: __init__.py imports it when it is asked for.
 
+from fedrun.baseline import majority_accuracy as majority_accuracy
 from fedrun.checking import batches as batches
 from fedrun.example import tiny as tiny
 from fedrun.experiment import CohortEarlyStop as CohortEarlyStop

@@ -62,10 +62,11 @@ def batches(experiment: Experiment, device: str = "cpu") -> Iterator[MiniBatch]:
             for k, p in enumerate(algorithm.phases())
         ]
         for i, client in enumerate(clients.tolist()):
-            own = fed.train.client(client)
+            start = int(fed.train.offsets[0][client])
             for k, plan in enumerate(plans):
                 for step in range(plan.ends[i]):
-                    some = own[plan.positions[i, step, : plan.counts[i, step]]]
-                    side = {n: column[some] for n, column in fed.train.side.items()}
+                    held = start + torch.as_tensor(plan.positions[i, step, : plan.counts[i, step]])
+                    side = {n: column[held] for n, column in fed.train.side.items()}
+                    some = fed.train.indices[held]
                     x, y = fed.train.inputs(some), fed.train.y[some]
                     yield MiniBatch(t + 1, client, k, x, y, shares[i], side)

@@ -23,7 +23,7 @@ from fedlib.algorithms import FedAvg
 from fedlib.engine import Report, Selection
 from fedlib.engine.evaluate import Scores
 from fedlib.federation import Federation
-from fedlib.metrics import gradient_divergence
+from fedlib.metrics import Metric, gradient_divergence
 from fedlib.tasks import Task
 from fedlib.values import (
     NonNegativeInt,
@@ -128,6 +128,8 @@ class Experiment:
             ``first_stage``. Default: None.
         stop: a rule of early stopping; the run ends with the state that the rule selects. It needs
             ``evaluate_every`` of at least 1 and ``select="last"``. Default: None.
+        metrics: further metrics of every client's validation and test examples, such as
+            ``(BalancedAccuracy(), AUC())``, logged as "test_balanced_accuracy". Default: none.
 
     >>> Experiment(tiny.task, FedMix(experts=2), rounds=50, cohort=0.5, seed=1).algorithm
     FedMix(experts=2)
@@ -147,6 +149,7 @@ class Experiment:
     select: Annotated[str, ("last", "best", "best_trained")] = "last"
     local_stage: Experiment | None = None
     stop: CohortEarlyStop | None = None
+    metrics: tuple[Metric, ...] = ()
 
     def check(self) -> None:
         if not isinstance(self.cohort, Selection):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from fedlib.data import DatasetError
 from fedlib.metrics.intervals import Limits, interval
 from fedlib.values import short_repr
+from fedrun.baseline import majority_accuracy
 from fedrun.experiment import COLUMNS, Result
 from fedrun.provenance import warn_of_both_kinds
 
@@ -27,6 +31,10 @@ class Compared(NamedTuple):
         ahead: mean difference to the first method over the seeds of both; NaN for the first.
         ahead_low, ahead_high: ends of the 95% confidence interval of these paired differences; NaN
             for fewer than three seeds.
+        worst, tenth, spread: the metric's minimum, 10th percentile and standard deviation over the
+            clients, means over seeds; NaN for a metric that clients do not have.
+        majority: the same mean for the majority-class baseline, if the metric is an accuracy on the
+            clients' test or validation examples and the data are there; else NaN.
     """
 
     method: str
@@ -37,6 +45,60 @@ class Compared(NamedTuple):
     ahead: float
     ahead_low: float
     ahead_high: float
+    worst: float = nan
+    tenth: float = nan
+    spread: float = nan
+    majority: float = nan
+
+
+class Comparison(list[Compared]):
+    """The methods that ``compare`` compared; it prints as a table, also in notebooks.
+
+    >>> print(compare({"mine": [run(tiny)]}))  # doctest: +ELLIPSIS
+          seeds  test_accuracy  95% CI ... majority class
+    mine      1 ...
+    """
+
+    metric = "test_accuracy"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the table as a data frame with a row for each method. This needs pandas."""
+        import pandas as pd
+
+        def ends(low: float, high: float) -> str:
+            return "" if isnan(low) else f"{low:.3f} to {high:.3f}"
+
+        rows = {
+            r.method: {
+                "seeds": r.seeds, self.metric: r.mean, "95% CI": ends(r.low, r.high),
+                "minus the first": r.ahead, "its 95% CI": ends(r.ahead_low, r.ahead_high),
+                "worst client": r.worst, "10th percentile": r.tenth, "spread": r.spread,
+                "majority class": r.majority,
+            }
+            for r in self
+        }  # fmt: skip
+        return pd.DataFrame.from_dict(rows, orient="index")
+
+    def __str__(self) -> str:
+        return self.to_frame().to_string(float_format="{:.3f}".format, na_rep="")
+
+    def _repr_html_(self) -> str:
+        return self.to_frame().to_html(float_format="{:.3f}".format, na_rep="")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw means, intervals and worst clients on a matplotlib axis, and return it."""
+        from matplotlib import pyplot as plt
+
+        axis, names = ax or plt.gca(), [r.method for r in self]
+        bars = [[max(0.0, r.mean - r.low), max(0.0, r.high - r.mean)] for r in self]
+        sides = [list(side) for side in zip(*bars, strict=True)] if self else None
+        axis.errorbar([r.mean for r in self], names, xerr=sides, fmt="o", label="mean, 95% CI")
+        axis.plot([r.worst for r in self], names, "x", color="0.4", label="worst client")
+        for line in {r.majority for r in self if not isnan(r.majority)}:
+            axis.axvline(line, color="black", ls="--", lw=1, label="majority-class baseline")
+        axis.set(xlabel=self.metric)
+        axis.legend()
+        return axis
 
 
 def frame(results: Mapping[str, Iterable[Result]]) -> pd.DataFrame:
@@ -77,10 +139,10 @@ def compare(
     results: Mapping[str, Iterable[Result]],
     metric: str = "test_accuracy",
     limits: Limits = (0.0, 1.0),
-) -> list[Compared]:
+) -> Comparison:
     """Return the mean of a metric over seeds for each method, and its difference to the first.
 
-    ``pandas.DataFrame(compare(...))`` makes a table of the result.
+    ``print`` shows the result as a table, and its method ``plot`` draws it.
 
     Args:
         results: the runs of each method, by its name, one run per seed.
@@ -89,7 +151,7 @@ def compare(
             clipped, or None if it is not bounded on both sides. Default: (0.0, 1.0).
 
     Returns:
-        a ``Compared`` for each method.
+        a list with a ``Compared`` for each method.
 
     Raises:
         TypeError: if ``results`` is not a mapping from names to iterables of results.
@@ -102,16 +164,39 @@ def compare(
     >>> found.low <= found.mean <= found.high, found.seeds
     (True, 3)
     """
-    ends = {method: _by_seed(method, runs, metric) for method, runs in _named(results).items()}
+    named = _named(results)
+    ends = {method: _by_seed(method, runs, metric) for method, runs in named.items()}
     first = next(iter(ends.values()), {})
-    rows = []
+    rows = Comparison()
+    rows.metric = metric
     for method, values in ends.items():
         ahead = [values[s] - first[s] for s in values if s in first and values is not first]
         difference = interval(ahead) if ahead else (float("nan"),) * 3
-        rows.append(
-            Compared(method, *interval([*values.values()], limits), len(values), *difference)
-        )
+        mean = interval([*values.values()], limits)
+        more = (*_over_clients(named[method], metric), _majority(named[method], metric))
+        rows.append(Compared(method, *mean, len(values), *difference, *more))
     return rows
+
+
+def _over_clients(runs: Sequence[Result], metric: str) -> list[float]:
+    """Return the minimum, 10th percentile and deviation over clients, means over runs."""
+    try:
+        each = [np.array([*run.per_client(metric).values()]) for run in runs]
+    except ValueError:  # a metric of the server
+        return [nan] * 3
+    each = [values[~np.isnan(values)] for values in each]
+    of = [(v.min(), np.quantile(v, 0.1), v.std()) for v in each if len(v)]
+    return [float(v) for v in np.mean(of, 0)] if of else [nan] * 3
+
+
+def _majority(runs: Sequence[Result], metric: str) -> float:
+    """Return the mean accuracy of the majority-class baseline over runs; NaN if it is not known."""
+    split = metric.removesuffix("_accuracy")
+    if split not in ("validation", "test") or split == metric:
+        return nan
+    with suppress(DatasetError, ValueError):
+        return float(np.mean([majority_accuracy(run.experiment, split) for run in runs]))
+    return nan
 
 
 def _names(result: Result) -> dict[str, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,10 +19,17 @@ import pyarrow.compute as pc
 import torch
 
 from fedlib import paths
-from fedlib.algorithms import FedAvg
+from fedlib.algorithms import FedAvg, MajorityClass
 from fedlib.algorithms.local import Finetuning
 from fedlib.engine import Report, State, TrainingDiverged, play_round
-from fedlib.engine.evaluate import Scores, encode, evaluate, evaluate_everywhere, evaluate_global
+from fedlib.engine.evaluate import (
+    Scores,
+    encode,
+    evaluate,
+    evaluate_everywhere,
+    evaluate_global,
+    measure,
+)
 from fedlib.engine.protocol import eval_view, train_view
 from fedlib.engine.rounds import SPLITS
 from fedlib.federation import Federation
@@ -31,11 +39,13 @@ from fedlib.progress import Watcher, callback
 from fedlib.tasks import pick_device
 from fedlib.values import short_repr
 from fedrun import provenance, store
+from fedrun.baseline import accuracy_of_majority as majority
 from fedrun.experiment import Experiment, Log, Result, built, key_in, on_host, spec_of
 from fedrun.files import Damaged, StoreError
 from fedrun.store import Checkpoint, RunDiverged, RunFolder, load_model, moved
 
 CHECKPOINT_SECONDS = 60.0
+LEAST_ROUNDS = 5  # after which a model should be better than the majority class
 OF_THE_END = ("everywhere_accuracy", "kept_round")  # metrics that only the last round logs
 COHORT_NLL = "cohort_validation_nll"  # the loss that `CohortEarlyStop` checks
 SCORED = ("validation", "test", "balanced", "balanced_validation")
@@ -384,7 +394,25 @@ class Training:
         made = provenance.of_run(self.fed, self.segments(), self.state, self.ending)
         if self.finished:  # otherwise a callback has stopped it
             self.folder.write_record(store.PROVENANCE, made)
+            self._warn_of_baseline()
         return Result(e, self.log.table(), made, e, load_model)
+
+    def _warn_of_baseline(self) -> None:
+        """Warn if the model that is kept is no better than the majority class of each client.
+
+        On validation examples, and after five rounds or more: fewer are a trial.
+        """
+        e = self.experiment
+        found = Result(e, self.log.table(), {}, e, load_model)
+        if e.rounds < LEAST_ROUNDS or isinstance(e.algorithm, MajorityClass):
+            return
+        with suppress(ValueError):  # no validation accuracy was logged
+            mine, floor = found.final("validation_accuracy"), majority(self.fed, "validation")
+            if mine <= floor:
+                kind = type(e.algorithm).__name__
+                told = f"{mine:.3f} against {floor:.3f} on the clients' validation examples"
+                less = f"{kind} is no better than each client's commonest label: {told}"
+                warnings.warn(f"{less}; try larger learning rates or more rounds", stacklevel=2)
 
     def _resume(self, kept: Checkpoint) -> State:
         """Restore log, state and early stopping from a checkpoint; return its state."""
@@ -534,6 +562,7 @@ class Training:
         test = encode(fed, algorithm, state, fed.test, everything=True)
         log.scores(completed, "test", fed.ids, evaluate(fed, algorithm, state, fed.test, test))
         log.add(completed, "global_accuracy", evaluate_global(fed, algorithm, state, test))
+        self._measure(state, completed)
         if self._ends(completed):
             everywhere = evaluate_everywhere(fed, algorithm, state, test)
             log.clients(completed, "everywhere_accuracy", fed.ids, everywhere)
@@ -541,6 +570,14 @@ class Training:
             on_test = self.experiment.task.balanced_on == "test"
             name = "balanced" if on_test else "balanced_validation"
             log.scores(completed, name, fed.ids, evaluate(fed, algorithm, state, fed.balanced))
+
+    def _measure(self, state: State, completed: int) -> None:
+        """Log the metrics of the experiment for every client."""
+        fed, e = self.fed, self.experiment
+        tables = {"validation": fed.validation, "test": fed.test} if e.metrics else {}
+        for split, table in tables.items():
+            for name, values in measure(fed, e.algorithm, state, table, e.metrics).items():
+                self.log.clients(completed, f"{split}_{name}", fed.ids, values)
 
     def _validated(self, state: State) -> Scores:
         """Return the validation scores of every client, with clusters assigned for selection."""

@@ -289,6 +289,32 @@ def tabulate(
     return torch.cat([found[row] for row in range(fed.num_clients)])
 
 
+def measure(
+    fed: Federation, algorithm: Algorithm, state: State, table: ClientData, metrics: Sequence[Any]
+) -> dict[str, np.ndarray]:
+    """Return metrics of every client's own examples, float64 ``[clients]`` by name.
+
+    Args:
+        fed, algorithm, state, table: as in ``evaluate``.
+        metrics: functions of labels, probabilities and side information: ``fedlib.metrics.Metric``.
+
+    Returns:
+        the metrics; nan for a client without examples.
+    """
+    fed = eval_view(algorithm, fed)
+    state = algorithm.assign_clusters(fed, state)
+    logp = tabulate(fed, algorithm, state, table, lambda *one: algorithm.predict(*one).logp)
+    columns = {"y": table.y[table.indices], "p": logp.double().exp(), **table.side}
+    ends = np.cumsum(table.sizes)[:-1]
+    parts = [np.split(column.cpu().numpy(), ends) for column in columns.values()]
+    found = {metric.name: np.full(fed.num_clients, np.nan) for metric in metrics}
+    for row, (y, p, *side) in enumerate(zip(*parts, strict=True)):
+        known = dict(zip(table.side, side, strict=True))
+        for metric in metrics if len(y) else ():
+            found[metric.name][row] = metric(y, p, known)
+    return found
+
+
 def _asking(fed: Federation, algorithm: Algorithm, state: State) -> Callable[..., Any]:
     """Return a function ``(method, clients, code)`` that calls a method for some clients.
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedlib.metrics.intervals import interval
+from fedlib.metrics.own import AUC, F1, BalancedAccuracy, Metric
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,84 @@
+"""Metrics of one's own, the majority-class baseline, and what ``compare`` tells of clients."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
+
+from fedlib import AUC, F1, BalancedAccuracy, FedAvg, FedMix, MajorityClass, Metric, sgd, value
+from fedrun import Experiment, compare, majority_accuracy, predict, run, tiny
+
+
+@value
+class Confidence(Metric):
+    """The mean probability of the predicted class."""
+
+    def __call__(self, labels, probabilities, side):
+        assert side == {} and probabilities.shape == (len(labels), 10)
+        return probabilities.max(1).mean()
+
+
+MEASURED = replace(tiny, metrics=(BalancedAccuracy(), F1(), AUC(), Confidence()))
+QUICK = {"progress": False}
+
+
+def test_metrics_are_those_of_each_clients_own_predictions(places):
+    result = run(MEASURED, **QUICK)
+    fed = MEASURED.task.build(0)
+    for client in range(fed.num_clients):
+        own = fed.test.client(client)
+        y, p = fed.test.y[own].numpy(), predict(result, fed.test.x[own].numpy(), client=client)
+        there = np.unique(y)
+        expected = {
+            "test_balanced_accuracy": balanced_accuracy_score(y, p.argmax(1)),
+            "test_f1": f1_score(y, p.argmax(1), labels=there, average="macro", zero_division=0),
+            "test_auc": np.mean([roc_auc_score(y == c, p[:, c]) for c in there]),
+            "test_confidence": p.max(1).mean(),
+        }
+        for name, wanted in expected.items():
+            assert result.per_client(name)[client] == pytest.approx(wanted, rel=1e-4), name
+    assert {"validation_f1", "validation_confidence"} <= {*result.logged}
+
+
+def test_metrics_add_to_a_run_and_change_nothing_of_it(places):
+    plain, more = (run(one, **QUICK) for one in (tiny, MEASURED))
+    assert plain.experiment.key == tiny.key != MEASURED.key
+    for name in plain.logged:
+        assert plain.curve(name) == more.curve(name)
+
+
+def test_the_baseline_is_what_the_majority_class_is_run_with(places):
+    floor = run(replace(tiny, algorithm=MajorityClass(), rounds=1), **QUICK)
+    for split in ("validation", "test"):
+        assert majority_accuracy(tiny, split) == pytest.approx(floor.final(f"{split}_accuracy"))
+
+
+def test_compare_tells_of_clients_and_of_the_baseline(places):
+    runs = [run(replace(tiny, seed=seed), **QUICK) for seed in range(2)]
+    (row,) = found = compare({"mine": runs})
+    each = np.array([[*one.per_client("test_accuracy").values()] for one in runs])
+    assert row.worst == pytest.approx(each.min(1).mean())
+    assert row.tenth == pytest.approx(np.quantile(each, 0.1, axis=1).mean())
+    assert row.spread == pytest.approx(each.std(1).mean())
+    floors = [majority_accuracy(one.experiment) for one in runs]
+    assert row.majority == pytest.approx(np.mean(floors))
+    assert "worst client" in str(found) and "majority class" in found._repr_html_()
+    axis = found.plot()
+    assert axis.get_xlabel() == "test_accuracy" and len(axis.lines) >= 3
+    (of_server,) = compare({"mine": runs}, "global_accuracy")
+    assert np.isnan([of_server.worst, of_server.majority]).all()
+
+
+def test_a_run_that_is_no_better_than_the_majority_class_warns_once_at_its_end(places):
+    slow = Experiment(tiny.task, FedMix(experts=2, server=sgd(1e-6)), rounds=5, cohort=6)
+    with pytest.warns(UserWarning, match="FedMix is no better than each client's commonest") as w:
+        run(slow, **QUICK)
+    assert len(w) == 1
+    good = replace(slow, algorithm=FedAvg(batch_size=8, epochs=5, client=sgd(0.2)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        run(good, **QUICK)
+        run(slow, **QUICK)  # it is stored, and was told
+        run(replace(slow, rounds=2), **QUICK)
