@@ -48,8 +48,8 @@ def batches(experiment: Experiment, device: str = "cpu") -> Iterator[MiniBatch]:
         device: where the examples are. Default: "cpu".
 
     >>> first = next(batches(tiny))
-    >>> first.round, first.phase, first.x.shape, 0 < first.weight < 1
-    (1, 0, torch.Size([16, 64]), True)
+    >>> first.round, first.phase, first.x.shape == (len(first.y), 1, 16, 16), 0 < first.weight < 1
+    (1, 0, True, True)
     """
     algorithm, seed = experiment.algorithm, experiment.seed
     fed = train_view(algorithm, built(experiment, device))
