@@ -69,7 +69,7 @@ help:  ## this list
 	@echo "  Of plan and paper: SCALE DEVICE WORKERS=n SECTIONS='fourteen:mnist@3 opt_out', in that order"
 	@echo "  Of plan and campaign: BLOCKS='1 2', DEVICE, WORKERS"
 	@echo "  Of test: PYTEST='options' STORE=folder that keeps what its notebooks train ONLY=00,02"
-	@echo "  Of notebooks and browser: ONLY; of results: SCALE; of gpu and determinism: DEVICE; of mutants: FILES"
+	@echo "  Of notebooks and browser: ONLY; of results: SCALE; of gpu: DEVICE; of mutants: FILES"
 
 env: $(ENV)  ## make .venv with the pinned packages; instant when nothing changed
 
@@ -165,7 +165,7 @@ gpu: $(ENV)  ## on a GPU: measure speed, distance from a CPU's numbers, and what
 	$(PY) -m benchmarks.gpu $(call option,DEVICE,device) $(call option,JOBS,jobs)
 
 determinism: $(ENV)  ## measure which runs have the same bits, and how far apart the others are
-	$(PY) -m benchmarks.determinism $(call option,DEVICE,device)
+	$(PY) -m benchmarks.determinism
 
 robust: $(ENV)  ## kill, starve and mislead it, and count what breaks: some minutes
 	$(PY) -m benchmarks.robustness

@@ -18,7 +18,9 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -30,31 +32,8 @@ from fedlib import paths
 
 WORK = paths.build() / "browser"
 OPENING, RUNNING, REDRAWING = 120, 1800, 60  # seconds
-# All cells are in the page, not only those on the screen.
 SETTINGS = "@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
-RUN_ALL = """
-const done = arguments[0];
-window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => done(''), e => done(`${e}`))
-"""
-TROUBLE = """
-const cells = [...window.jupyterapp.shell.currentWidget.content.widgets];
-return cells.flatMap(cell => (cell.model.outputs ? cell.model.outputs.toJSON() : [])
-  .filter(o => o.output_type === 'error' || o.name === 'stderr')
-  .map(o => o.evalue || String(o.text).slice(0, 200)));
-"""
-# What a control changes: a picture, or the line that says what the next run is made with.
-SHOWN = """
-const pictures = '.jp-Notebook .widget-image, .jp-Notebook .jupyter-widgets img';
-const lines = '.jp-Notebook .widget-html-content';
-return [...document.querySelectorAll(pictures)].map(i => i.src).join() +
-  [...document.querySelectorAll(lines)].map(i => i.innerText).join()
-"""
-FRAMES = "return [...document.querySelectorAll('[data-frames] img')].map(i => i.src)"
-# Where an explorer says what went wrong.
-COMPLAINTS = """
-return [...document.querySelectorAll('.jp-Notebook .widget-html b')]
-  .map(b => b.parentElement.innerText).join('; ')
-"""
+SCRIPT = Path(__file__).with_suffix(".js").read_text("utf-8")
 
 
 def main(numbers: list[str]) -> int:
@@ -103,7 +82,8 @@ def _lab() -> Iterator[str]:
         lab = subprocess.Popen(call, stdout=log, stderr=log, env=environment)
         try:
             address = f"http://127.0.0.1:{port}"
-            _until(lambda: _answers(f"{address}/api"), OPENING, "JupyterLab to answer")
+            if not _until(lambda: _answers(f"{address}/api"), OPENING):
+                raise TimeoutError(f"JupyterLab does not answer; see {WORK / 'lab.log'}")
             yield address
         finally:
             lab.terminate()
@@ -129,33 +109,35 @@ def _chromium() -> Iterator[webdriver.Chrome]:
 def _tried(driver: webdriver.Chrome, address: str, name: str) -> bool:
     """Run a notebook and move its widgets; say how it went, return whether all was well."""
     driver.get(address)
-    idle = "return window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status"
-    WebDriverWait(driver, OPENING).until(lambda d: d.execute_script(idle) == "idle")
+    WebDriverWait(driver, OPENING).until(lambda d: _asked(d, "kernel()") == "idle")
     began = time.monotonic()
-    trouble = [said for said in [driver.execute_async_script(RUN_ALL)] if said]
-    trouble += driver.execute_script(TROUBLE)
+    failed = driver.execute_async_script(f"{SCRIPT}; run_all(arguments[0])")
+    trouble = [*([failed] if failed else []), *_asked(driver, "trouble()")]
     print(f"{name}: ran in {time.monotonic() - began:.0f} s", flush=True)
     moved = list(_moved(driver))
     trouble += [f"{what}: nothing changed" for what, changed in moved if not changed]
-    trouble += [said for said in [driver.execute_script(COMPLAINTS)] if said]
+    trouble += _asked(driver, "complaints()")
     trouble += [] if moved else ["there is no control to move"]
     driver.save_screenshot(str(WORK / f"{name}.png"))
     print("   moved " + ", ".join(what for what, _ in moved))
     for said in trouble:
         print(f"   WRONG: {said}")
-    driver.execute_async_script(
-        "window.jupyterapp.commands.execute('kernelmenu:shutdown').then(arguments[0])"
-    )
+    driver.execute_async_script(f"{SCRIPT}; shut_down(arguments[0])")
     return not trouble
+
+
+def _asked(driver: webdriver.Chrome, what: str) -> Any:
+    """Return the value of an expression in the page that calls a function of ``browser.js``."""
+    return driver.execute_script(f"{SCRIPT}; return {what}")
 
 
 def _frames_move(driver: webdriver.Chrome, page: Path) -> bool:
     """Move the sliders of a page of the site; say how many, return whether all pictures changed."""
     driver.get(page.as_uri())
-    before = driver.execute_script(FRAMES)
+    before = _asked(driver, "frames()")
     for slider in driver.find_elements(By.CSS_SELECTOR, "[data-frames] input"):
         slider.send_keys(Keys.ARROW_RIGHT)
-    moved = sum(a != b for a, b in zip(before, driver.execute_script(FRAMES), strict=True))
+    moved = sum(a != b for a, b in zip(before, _asked(driver, "frames()"), strict=True))
     print(f"   on its page {moved} of {len(before)} sets of frames move")
     return moved == len(before)
 
@@ -167,18 +149,14 @@ def _moved(driver: webdriver.Chrome) -> Iterator[tuple[str, bool]]:
             if not control.is_enabled():
                 continue
             driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", control)
-            before = driver.execute_script(SHOWN)
+            before = _asked(driver, "shown()")
             if move(control):
-                yield f"{kind} {i + 1}", _changed(driver, before)
+                redrawn = partial(_redrawn, driver, before)
+                yield f"{kind} {i + 1}", _until(redrawn, REDRAWING)
 
 
-def _changed(driver: webdriver.Chrome, before: str) -> bool:
-    end = time.monotonic() + REDRAWING
-    while time.monotonic() < end:
-        time.sleep(0.5)
-        if driver.execute_script(SHOWN) != before:
-            return True
-    return False
+def _redrawn(driver: webdriver.Chrome, before: str) -> bool:
+    return bool(_asked(driver, "shown()") != before)
 
 
 def _choose_next(control: WebElement) -> bool:
@@ -210,18 +188,15 @@ def _click(control: WebElement) -> bool:
     return True
 
 
+OTHER = (By.CSS_SELECTOR, "button:not(.mod-active)")
 CONTROLS: list[tuple[str, str, Callable[[WebElement], bool]]] = [
     ("menu", ".widget-dropdown select", _choose_next),
     ("list", ".widget-select-multiple select", _choose_two),
-    ("choice", ".widget-toggle-buttons", lambda c: _click(_other(c))),
+    ("choice", ".widget-toggle-buttons", lambda buttons: _click(buttons.find_element(*OTHER))),
     ("box", ".widget-checkbox input", _click),
     ("slider", ".widget-slider .noUi-handle", _slide),
     ("button", "button.widget-button:not(.widget-toggle-buttons *)", _click),
 ]
-
-
-def _other(buttons: WebElement) -> WebElement:
-    return buttons.find_element(By.CSS_SELECTOR, "button:not(.mod-active)")
 
 
 def _answers(address: str) -> bool:
@@ -232,12 +207,12 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _until(holds: Callable[[], bool], seconds: float, what: str) -> None:
+def _until(holds: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something holds; return whether it did within some seconds."""
     end = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > end:
-            raise TimeoutError(f"waited {seconds} s for {what}; see {WORK / 'lab.log'}")
+    while not (done := holds()) and time.monotonic() < end:
         time.sleep(0.5)
+    return done
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is measured: one round of each case, played in several ways on the same random examples.
+"""What is timed: one round of each case, played in several ways on the same random examples.
 
 ``engine``  fedlib's ``play_round``, with its defaults
 ``plain``   the loop of ``benchmarks.plain``, as it is usually written
@@ -9,247 +9,160 @@
 ``cores``   what ``engine`` plays, on two cores (A to C)
 
 A case with populations plays the engine's round with each of them instead, and one with rivals
-the engine's round of several algorithms on the same cohort.
+the engine's round of several algorithms on the same cohort. ``cases.toml`` lists them.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from benchmarks import plain
-from fedlib.algorithms import (
-    DBE,
-    GPFL,
-    IFCA,
-    MOON,
-    SCAFFOLD,
-    FedAvg,
-    FedBABU,
-    FedCP,
-    FedGen,
-    FedGH,
-    FedMix,
-    FedPer,
-    FedProx,
-    FedRep,
-    FedRoD,
-    FedSynMoE,
-    LGFedAvg,
-    LocalGlobal,
-    Mixture,
-    Personal,
-    PMMoE,
-    PrunedFedMix,
-)
+from benchmarks import fresh, plain
+from fedlib.algorithms import FedAvg, FedMix, Mixture, PMMoE, PrunedFedMix
 from fedlib.algorithms.fedmix import MEMORY
-from fedlib.algorithms.ifca import EpsilonGreedy
 from fedlib.engine import State, play_round
 from fedlib.federation import ClientData, Federation
-from fedlib.models import MLP, BiLSTM, FunctionalModel, LeNet
-from fedlib.optim import adam, sgd
+from fedlib.models import BiLSTM, FunctionalModel, LeNet
 from fedlib.parallel import all_cores
+from fedlib.values import from_code
 
-WAYS = ("floor", "engine", "plain")
-CORES, TIGHT = "cores", "tight"
-Round = Callable[[], None]
 SEED = 0
+Round = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A cohort and an algorithm; ``title`` says it in words.
+    """A cohort and an algorithm.
 
-    ``most`` is the largest ratio that is wanted on one CPU core: of engine over floor, or of a
-    population over the first. ``gain`` is how many times as fast a round is wanted on two cores.
-    ``rivals`` are algorithms by name, each with the largest ratio that
-    is wanted of it over ``algorithm``; every client of such a case holds one class only.
+    Args:
+        title: the case in words.
+        algorithm, model: what is trained.
+        shape, classes: of an example.
+        clients, size, cohort: number of clients, of examples of each, and of clients per round.
+        most: the largest ratio of engine over floor that is wanted on one CPU core.
+        gain: how many times as fast a round is wanted on two cores. With it the case is also played
+            as ``tight`` and on two cores.
+        rivals: other algorithms by name, each with the largest ratio that is wanted of it over
+            ``algorithm``; every client of such a case has one class only.
+        populations: other numbers of clients by name, each with the largest ratio that is wanted.
+        first: the name of what others are compared with. Default: the class of ``algorithm``.
     """
 
     title: str
-    algorithm: FedAvg | FedMix
-    model: LeNet | MLP | BiLSTM
+    algorithm: Any = field(default_factory=FedAvg)
+    model: Any = field(default_factory=LeNet)
     shape: tuple[int, ...] = (32, 32, 3)
     clients: int = 100
     size: int = 450
     cohort: int = 10
     classes: int = 10
-    populations: tuple[int, ...] = ()
     most: float = math.inf
     gain: float = 0.0
-    rivals: tuple[tuple[str, FedAvg, float], ...] = ()
+    rivals: Mapping[str, tuple[Any, float]] = field(default_factory=dict)
+    populations: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    first: str = ""
 
     @property
-    def ways(self) -> tuple[str, ...]:
-        """The names of the ways in which the case is played."""
-        if self.rivals:
-            return (type(self.algorithm).__name__, *(name for name, _, _ in self.rivals))
-        more = (TIGHT, CORES) if self.gain else ()
-        return tuple(f"{n:,} clients" for n in self.populations) or WAYS + more
+    def ways(self) -> dict[str, Callable[[torch.device], Round]]:
+        """By way, a function that prepares a round and returns a function that plays it."""
+        if others := {**self.rivals, **self.populations}:
+            first = self.first or type(self.algorithm).__name__
+            return {name: partial(self._other, name) for name in (first, *others)}
+        ways = {"floor": _floor, "engine": one_core, "plain": _plain}
+        ways |= {"tight": _tight, "cores": on_two_cores} if self.gain else {}
+        return {name: partial(self._prepared, way) for name, way in ways.items()}
 
-    @property
-    def ratios(self) -> tuple[tuple[str, str, float], ...]:
-        """Which ways are compared: (over, under, the most that is wanted on one CPU core)."""
-        if self.rivals:
-            return tuple((name, self.ways[0], most) for name, _, most in self.rivals)
-        if self.populations:
-            return tuple((way, self.ways[0], self.most) for way in self.ways[1:])
-        ratios = ("engine", "floor", self.most), ("plain", "engine", math.inf)
-        if not self.gain:
-            return ratios
-        return (*ratios, ("engine", TIGHT, 1.05), (CORES, "engine", 1 / self.gain))
+    def _prepared(self, way: Callable[["Case", Federation], Round], device: torch.device) -> Round:
+        return way(self, federation(self, device))
 
-    def plays(self, ways: tuple[str, ...], device: torch.device) -> dict[str, Round]:
-        """Return the functions that play a round, by way; ways of one population share its data."""
-        if self.populations:
-            sizes = dict(zip(self.ways, self.populations, strict=True))
-            return {w: one_core(self, federation(self, device, sizes[w])) for w in ways}
-        fed = federation(self, device)
+    def _other(self, name: str, device: torch.device) -> Round:
+        """Prepare the engine's round of another algorithm, or with another population."""
+        algorithm, _ = self.rivals.get(name, (self.algorithm, 0))
+        clients, _ = self.populations.get(name, (self.clients, 0))
+        fed = federation(self, device, clients)
         if self.rivals:
             owner = torch.arange(self.clients, device=device).repeat_interleave(self.size)
             fed.train.y = owner % self.classes
-            every = {self.ways[0]: self.algorithm, **{name: a for name, a, _ in self.rivals}}
-            return {w: one_core(replace(self, algorithm=every[w]), fed) for w in ways}
-        make = {"floor": _floor, "engine": one_core, "plain": _plain}
-        make |= {TIGHT: _tight, CORES: on_two_cores}
-        return {way: make[way](self, fed) for way in ways}
+        return one_core(replace(self, algorithm=algorithm), fed)
+
+    @property
+    def ratios(self) -> list[tuple[str, str, float]]:
+        """Which ways are compared: (over, under, the most that is wanted on one CPU core)."""
+        if others := {**self.rivals, **self.populations}:
+            first, *_ = self.ways
+            return [(name, first, most) for name, (_, most) in others.items()]
+        ratios = [("engine", "floor", self.most), ("plain", "engine", math.inf)]
+        if self.gain:
+            ratios += [("engine", "tight", 1.05), ("cores", "engine", 1 / self.gain)]
+        return ratios
+
+    def measure(self, repeat: int, device: torch.device) -> pd.DataFrame:
+        """Return one row per repetition and way: the seconds of a round, and the peak memory."""
+        plays = {way: prepare(device) for way, prepare in self.ways.items()}
+        for play in plays.values():
+            play()  # warm up
+        rows, ways = [], [*plays]
+        for repetition in range(repeat):
+            for offset in range(len(plays)):  # every way comes first in turn
+                way = ways[(repetition + offset) % len(plays)]
+                begin = time.perf_counter()
+                plays[way]()
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                rows.append((repetition, way, time.perf_counter() - begin))
+        return pd.DataFrame(rows, columns=["repetition", "way", "seconds"])
+
+    def peak_mib(self, way: str, device: torch.device, threads: int) -> float:
+        """Play a round in this process; return its peak MiB so far, on a GPU torch's there."""
+        torch.set_num_threads(threads)
+        self.ways[way](device)()
+        if device.type == "cuda":
+            return torch.cuda.max_memory_allocated(device) / 2**20
+        return fresh.peak_mib()
+
+    def text(self, frame: pd.DataFrame) -> str:
+        """Return the table and the ratios as text, of those ways that were measured."""
+        ways = [way for way in self.ways if way in {*frame["way"]}]
+        wide = max(14, *map(len, ways))
+        lines = [self.title, f"   {'way':<{wide}}  s/round   (fastest, slowest)   peak MiB"]
+        for way in ways:
+            rows = frame[frame["way"] == way]
+            s = rows["seconds"]
+            span = f"({s.min():.3f}, {s.max():.3f})"
+            peak = rows["peak_mib"].median()
+            lines.append(f"   {way:<{wide}}{s.median():>9.3f}   {span:<20}{peak:>8.0f}")
+        for over, under, most in self.ratios:
+            if {over, under} <= {*ways}:
+                wanted = f"   (wanted: at most {most:.3g})" if math.isfinite(most) else ""
+                lines.append(f"   {over} / {under}: {ratio(frame, over, under):.2f}{wanted}")
+        return "\n".join(lines)
 
 
-TWENTY = {"batch_size": 20}
-FEW = {"clients": 20, "size": 400, "cohort": 20}
-MANY = {"clients": 100, "size": 100, "cohort": 20}
-OTHERS: tuple[FedAvg, ...] = (
-    FedProx(**TWENTY),
-    SCAFFOLD(**TWENTY),
-    MOON(**TWENTY),
-    FedGen(**TWENTY, steps=100),
-    FedPer(**TWENTY),
-    LGFedAvg(**TWENTY),
-    FedRep(**TWENTY, head_epochs=1),
-    FedBABU(**TWENTY),
-    FedRoD(**TWENTY),
-    FedGH(**TWENTY),
-    FedCP(**TWENTY, lam=1.0),
-    GPFL(**TWENTY),
-    DBE(**TWENTY, kappa=1.0),
-)
-A = Case(
-    "FedAvg, LeNet 6/16 on 3x32x32, 100 clients x 450, 10 per round, batch 64, 1 epoch, SGD",
-    FedAvg(),
-    LeNet(),
-    most=1.15,
-    gain=1.7,
-)
-CASES = {
-    "A": A,
-    "B": Case(
-        "FedAvg, LeNet 6/16 on 3x32x32, 5 clients x 100, batch 10, 3 epochs, Adam",
-        FedAvg(epochs=3, batch_size=10, client=adam(5e-5)),
-        LeNet(),
-        size=100,
-        cohort=5,
-        most=1.15,
-        gain=1.4,
-    ),
-    "C": Case(
-        "FedAvg, CNN 32/64/512 on 3x32x32, 20 clients x 500, batch 10, 1 epoch, SGD",
-        FedAvg(batch_size=10, client=sgd(0.005)),
-        LeNet(channels=(32, 64), hidden=(512,)),
-        clients=20,
-        size=500,
-        cohort=20,
-        most=1.15,
-        gain=1.7,
-    ),
-    "D": Case("FedMix, K = 4, on A", FedMix(experts=4, server=adam(1e-3)), LeNet()),
-    "E": Case(
-        "FedAvg on A, the engine with populations of 100, 1,000 and 100,000 clients",
-        FedAvg(),
-        LeNet(),
-        populations=(100, 1_000, 100_000),
-        most=1.10,
-    ),
-    "F": Case(
-        "FedAvg, MLP 784-200-200-10, 100 clients x 100, 20 per round, batch 10, SGD",
-        FedAvg(batch_size=10),
-        MLP(),
-        (28, 28, 1),
-        **MANY,
-    ),
-    "G": Case(
-        "FedAvg, MLP 784-64-10, 100 clients x 100, 20 per round, batch 10, SGD",
-        FedAvg(batch_size=10),
-        MLP((64,)),
-        (28, 28, 1),
-        **MANY,
-    ),
-    "H": Case(
-        "FedAvg on A, FedMix, K = 4, and FedMix pruned to one expert per client, on one cohort",
-        FedAvg(server=adam(1e-3)),
-        LeNet(),
-        rivals=(
-            ("FedMix, K = 4", FedMix(server=adam(1e-3)), 4.4),
-            ("one expert each", PrunedFedMix(server=adam(1e-3), eta=1.0), 1.6),
-        ),
-    ),
-    "I": Case(
-        "FedAvg, BiLSTM 100-64, texts of 40 words, 100 clients x 100, 20 per round, batch 10, Adam",
-        FedAvg(batch_size=10, client=adam(5e-4)),
-        BiLSTM(),
-        (40,),
-        **MANY,
-        classes=4,
-    ),
-    "J": Case(
-        "FedAvg, 20 clients x 400, batch 10, and ten epochs of PM-MoE's gates: heads, bases",
-        FedAvg(batch_size=10),
-        LeNet(),
-        **FEW,
-        rivals=(
-            ("heads, ten epochs", PMMoE(of=FedPer(), epochs=10), 2.0),
-            ("bases, ten epochs", PMMoE(of=LGFedAvg(), epochs=10), 10.0),
-        ),
-    ),
-    "M": Case(
-        "FedAvg, LeNet 6/16 on 3x32x32, 20 clients x 400, batch 10, and parts that stand still",
-        FedAvg(batch_size=10),
-        LeNet(),
-        **FEW,
-        # A forward pass in large batches is a fifth of a step.
-        rivals=(
-            ("FedRep, one head epoch", FedRep(batch_size=10, head_epochs=1), 1.15),
-            ("MOON", MOON(batch_size=10), 1.5),
-            ("FedCP", FedCP(batch_size=10, lam=1.0), 1.5),
-        ),
-    ),
-    "K": Case(
-        "FedAvg, LeNet 6/16 on 3x32x32, 20 clients x 400, batch 20, and the other methods of 004",
-        FedAvg(batch_size=20),
-        LeNet(),
-        **FEW,
-        rivals=tuple((type(a).__name__, a, math.inf) for a in OTHERS),
-    ),
-    "L": Case(
-        "FedAvg, LeNet 6/16 on 3x32x32, 20 clients x 400, batch 20, and methods of 000 to 003",
-        FedAvg(**TWENTY),
-        LeNet(),
-        **FEW,
-        rivals=(
-            ("personal biases", Personal(**TWENTY), math.inf),
-            ("LocalGlobal", LocalGlobal(**TWENTY), math.inf),
-            # A forward pass is a third of a step. IFCA asks four models first; a gate is a second
-            # network, and the generalist beside it only says something.
-            ("IFCA, J = 4", IFCA(**TWENTY, clusters=4), 2.4),
-            ("exploring", IFCA(**TWENTY, clusters=4, explore=EpsilonGreedy()), 2.4),
-            ("Mixture, one epoch", Mixture(**TWENTY, epochs=1, stop=None), 2.5),
-            ("FedSynMoE", FedSynMoE(**TWENTY), math.inf),
-        ),
-    ),
-}
+def ratio(frame: pd.DataFrame, over: str, under: str) -> float:
+    """Return the median over repetitions of seconds of one way over those of another."""
+    wide = frame.pivot(index="repetition", columns="way", values="seconds")
+    return float((wide[over] / wide[under]).median())
+
+
+def _read(case: dict[str, Any]) -> Case:
+    made = {name: from_code(case.pop(name)) for name in ("algorithm", "model") if name in case}
+    shape = {"shape": tuple(case.pop("shape"))} if "shape" in case else {}
+    rivals = {n: (from_code(code), most) for n, (code, most) in case.pop("rivals", {}).items()}
+    return Case(**case, **made, **shape, rivals=rivals)
+
+
+_TABLES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text("utf-8"))
+CASES = {name: _read(case) for name, case in _TABLES.items()}
 
 
 def federation(case: Case, device: torch.device, clients: int = 0) -> Federation:
@@ -288,6 +201,7 @@ def _mapped(images: np.ndarray) -> Tensor:
 
 
 def one_core(case: Case, fed: Federation) -> Round:
+    """Return the engine's round."""
     state, played = _begun(case.algorithm, fed), 0
 
     def play() -> None:
@@ -301,6 +215,7 @@ def one_core(case: Case, fed: Federation) -> Round:
 
 
 def on_two_cores(case: Case, fed: Federation) -> Round:
+    """Return the engine's round on two cores."""
     play = one_core(case, fed)
 
     def both() -> None:

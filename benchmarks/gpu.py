@@ -10,16 +10,14 @@ the papers' own scale, by a few of its rounds, while as many others train as the
 seconds where it failed). The data of these parts must be there. ``GPU.md`` says what came out.
 """
 
-import argparse
-import multiprocessing
 import os
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from string import Template
 from typing import Any
 from unittest.mock import patch
 
@@ -27,13 +25,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.__main__ import MACHINE, machine, measure, there
+from benchmarks import fresh, report
 from benchmarks.cases import CASES
 from benchmarks.determinism.deviation import compare
 from benchmarks.determinism.subjects import Subject, subjects
 from benchmarks.determinism.trained import Way, runs_in, train_one, trained
 from companion.plan import epochs_of, planned
-from fedlib import paths, processor
+from fedlib import processor
 from fedlib.algorithms import MajorityClass
 from fedlib.engine import State
 from fedlib.federation import Federation
@@ -49,45 +47,11 @@ PLAYED, EPOCHS = 4, 3  # rounds of a run, and of a stage of one round epochs, th
 KEPT = Path(__file__).parent / "gpu"
 SPEEDS, BITS, COSTS = "speed", "bits", "cost"
 FAR = 1e-5  # relative to all weights, after three rounds: more than rounding
-_PAGE = """# On a GPU, measured
-
-Written by `benchmarks.gpu`, with the tables in `benchmarks/gpu/`. Measured on: $machine.
-
-## Speed
-
-The engine trains a cohort in one program. Seconds a round, and how many times as long the loop of
-`benchmarks.plain` takes on the same card: one client after another, as it is usually written.
-
-| case | seconds a round | plain / engine |
-|---|---:|---:|
-$speed
-
-## The numbers of a CPU, but for rounding
-
-All $trained of `benchmarks.determinism` train on it. After three rounds $near of them are within a
-relative 1e-5 of the CPU's weights, in the median $median. Farther are those in which rounding
-decides, as they are between chunks on a CPU ([DETERMINISM.md](DETERMINISM.md)): $far.
-
-Trained again on the same card $same have the same bits. The others do not: $others.
-
-By default torch's convolutions on a GPU round their factors to 10 bits (TF32). With that, networks
-of convolutions end $tf32 from the CPU in the median and $worst at most; without it
-$convolutions. fedlib turns it off; `FEDLIB_PIN=0` leaves torch's default.
-
-## What the papers' own scale costs
-
-Runs were timed by a few of their rounds, $jobs at a time on the card, whose hours they share. A
-kind of run without a time counts as the mean of the others. Early stopping is not counted on.
-
-| `make paper SCALE=paper SECTIONS=` | runs | hours a run | hours of the card |
-|---|---:|---:|---:|
-$costs
-"""
 
 
 def speed(device: torch.device) -> pd.DataFrame:
     """Return the seconds of a round by case, way and repetition."""
-    found = [measure(CASES[name], 3, device).assign(case=name) for name in SPEED]
+    found = [CASES[name].measure(3, device).assign(case=name) for name in SPEED]
     return pd.concat(found, ignore_index=True)
 
 
@@ -99,7 +63,7 @@ def bits(subject: Subject, device: str, folder: Path) -> list[dict[str, Any]]:
         torch.backends.cudnn.allow_tf32 = True  # torch's default, which only a freed process keeps
         free = {processor.VARIABLE: "0" if way == TF32 else "1"}
         with runs_in(folder / way), patch.dict(os.environ, free):
-            train_one(subject, Way(), place)
+            train_one(subject, Way(device=place))
         state, metrics = trained(folder, way, subject.experiment)
         ends[way] = state.flat(), metrics
         if way != CPU:
@@ -188,68 +152,69 @@ def _federation(experiment: Experiment, device: str) -> Federation:
 def text(folder: Path = KEPT) -> str:
     """Return what the tables of a folder say, in Markdown."""
     fast, apart, costs = (pd.read_csv(folder / f"{name}.csv") for name in (SPEEDS, BITS, COSTS))
-    once = fast.iloc[0]
-    wide = fast.pivot(index=["case", "repetition"], columns="way", values="seconds")
-    lines = []
-    for name, of in wide.groupby("case"):
-        if {"engine", "plain"} <= {*of.dropna(axis=1)}:
-            ratio = (of["plain"] / of["engine"]).median()
-            lines.append(f"| {CASES[name].title} | {of['engine'].median():.3f} | {ratio:.1f} |")
     ways = {name: of.set_index("trained")["relative"] for name, of in apart.groupby("way")}
     again = apart[apart["way"].eq(AGAIN)]
     convolutions = ways[GPU].index.str.contains("convolutional|dropout")
-    costs = costs.assign(hours=costs["seconds"] / costs["jobs"] / 3600)
-    spent = [
+    tf32 = ways[TF32][convolutions]
+    far = ways[GPU][ways[GPU] > FAR].sort_values(ascending=False)
+    return Template((KEPT / "page.md").read_text("utf-8")).substitute(
+        speed=_speeds(fast),
+        costs=_costs(costs.assign(hours=costs["seconds"] / costs["jobs"] / 3600)),
+        machine=", ".join(f"{name} {fast[name].iloc[0]}" for name in report.MACHINE),
+        jobs=" or ".join(map(str, sorted({*costs["jobs"]}))),
+        trained=len(again),
+        same=again["same"].sum(),
+        others="; ".join(sorted(again.loc[~again["same"], "trained"])),
+        median=f"{ways[GPU].median():.0e}",
+        near=ways[GPU].le(FAR).sum(),
+        far="; ".join(f"{name} ({by:.0e})" for name, by in far.items()),
+        convolutions=f"{ways[GPU][convolutions].median():.0e}",
+        tf32=f"{tf32.median():.0e}",
+        worst=f"{tf32.max():.0e}",
+    )
+
+
+def _speeds(fast: pd.DataFrame) -> str:
+    wide = fast.pivot(index=["case", "repetition"], columns="way", values="seconds")
+    wide = wide.dropna(subset=["engine", "plain"])
+    wide["ratio"] = wide["plain"] / wide["engine"]
+    return "\n".join(
+        f"| {CASES[name].title} | {of['engine'].median():.3f} | {of['ratio'].median():.1f} |"
+        for name, of in wide.groupby("case")
+    )
+
+
+def _costs(costs: pd.DataFrame) -> str:
+    return "\n".join(
         f"| `{part}` | {of['runs'].sum():,} | {of['hours'].min():.2f} to {of['hours'].max():.2f} "
         f"| {hours_of(of):.0f} |"
         for part, of in costs.groupby("part")
-    ]
-    far = ways[GPU][ways[GPU] > FAR].sort_values(ascending=False)
-    return (
-        _PAGE.replace("$speed", "\n".join(lines))
-        .replace("$costs", "\n".join(spent))
-        .replace("$machine", ", ".join(f"{name} {once[name]}" for name in MACHINE))
-        .replace("$jobs", " or ".join(map(str, sorted({*costs["jobs"]}))))
-        .replace("$trained", str(len(again)))
-        .replace("$same", str(int(again["same"].sum())))
-        .replace("$others", "; ".join(sorted(again.loc[~again["same"], "trained"])))
-        .replace("$median", f"{ways[GPU].median():.0e}")
-        .replace("$near", str(int(ways[GPU].le(FAR).sum())))
-        .replace("$far", "; ".join(f"{name} ({by:.0e})" for name, by in far.items()))
-        .replace("$convolutions", f"{ways[GPU][convolutions].median():.0e}")
-        .replace("$tf32", f"{ways[TF32][convolutions].median():.0e}")
-        .replace("$worst", f"{ways[TF32][convolutions].max():.0e}")
     )
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, and write each table when it is there."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--device", type=there, default="cuda", help="cuda or cuda:N")
-    parser.add_argument("--jobs", type=int, default=8, help="processes at a time")
+    parser = report.parser("benchmarks.gpu", __doc__)
+    parser.add_argument("--device", type=report.device, default="cuda", help="cuda or cuda:N")
+    parser.add_argument("--jobs", type=report.count, default=8, help="processes at a time")
     parser.add_argument("--parts", nargs="*", default=PARTS, help="of the papers' own scale")
-    parser.add_argument("--keep", action="store_true", help="write into benchmarks/gpu/")
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    folder = KEPT if asked.keep else paths.build() / "gpu"
+    folder, device = report.folder(asked.keep) / "gpu", str(asked.device)
     folder.mkdir(parents=True, exist_ok=True)
-    here = {name: value for name, value in machine(asked.device).items() if name in MACHINE}
+    here = report.machine(asked.device)
 
     def write(name: str, rows: pd.DataFrame) -> None:
         rows.assign(jobs=asked.jobs, **here).to_csv(folder / f"{name}.csv", index=False)
         print(f"{name} is in {folder / name}.csv", flush=True)
 
     write(SPEEDS, speed(asked.device))
-    spawn = multiprocessing.get_context("spawn")
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        ProcessPoolExecutor(asked.jobs, spawn, torch.set_num_threads, (1,)) as pool,
-    ):
-        one = partial(bits, device=str(asked.device), folder=Path(scratch))
+    with tempfile.TemporaryDirectory() as scratch, fresh.pool(asked.jobs) as pool:
+        one = partial(bits, device=device, folder=Path(scratch))
         write(BITS, pd.DataFrame([row for of in pool.map(one, subjects()) for row in of]))
         every = [(part, *kind) for part in asked.parts for kind in kinds(part)]
-        write(COSTS, pd.DataFrame(pool.map(partial(cost, device=str(asked.device)), every)))
-    (folder.parent / "GPU.md").write_text(text(folder), "utf-8")
+        write(COSTS, pd.DataFrame(pool.map(partial(cost, device=device), every)))
+    report.write("GPU.md", text(folder), asked.keep)
 
 
 if __name__ == "__main__":

@@ -19,17 +19,8 @@ from pathlib import Path
 
 from fedlib import paths
 
-COPIED = (
-    "fedlib",
-    "fedrun",
-    "companion",
-    "papers",
-    "benchmarks",
-    "tests",
-    "notebooks",
-    "figures",
-    "docs",
-)
+MUTATED = ("companion", "fedlib", "fedrun")
+COPIED = ("benchmarks", "docs", "examples", "figures", "notebooks", "papers")
 # Which test files see the mutants of a room.
 TESTS = {
     "fedlib/algorithms": "algorithms batches fedmix ifca loops metrics mixture modules newcomers "
@@ -76,14 +67,11 @@ def measure(room: str, names: Sequence[str], some: Sequence[str]) -> Iterable[tu
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     skipped = shutil.ignore_patterns("__pycache__", "*.png", "*.pdf", "paper", "quick")
-    for folder in COPIED:
+    for folder in (*MUTATED, *COPIED, "tests"):
         shutil.copytree(paths.ROOT / folder, home / folder, ignore=skipped)
-    copied = [
-        folder for folder in COPIED if folder not in ("companion", "fedlib", "fedrun", "tests")
-    ]
     tests = [f"tests/{room.partition('/')[0]}/test_{name}.py" for name in TESTS[room].split()]
     marks = MARKS.get(room, "not hypothesis")
-    told = CONFIGURATION.format(files=[*names], copied=copied, tests=tests, marks=marks)
+    told = CONFIGURATION.format(files=[*names], copied=[*COPIED], tests=tests, marks=marks)
     project = (paths.ROOT / "pyproject.toml").read_text("utf-8")
     (home / "pyproject.toml").write_text(project + told.replace("'", '"'), "utf-8")
     subprocess.run([*MUTMUT, "run", "--max-children", "1", *some], cwd=home, check=False)

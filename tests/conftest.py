@@ -7,7 +7,7 @@ import sys
 
 import companion  # noqa: F401  # isort: skip  # comes before torch, which it holds to AVX2
 
-# Bits and golden numbers are a CPU's; `make determinism DEVICE=cuda` tries a GPU.
+# Bits and golden numbers are a CPU's; `make gpu` tries a GPU.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import numpy as np

@@ -1,6 +1,7 @@
 """What the benchmarks compare must be the same computation; no test looks at the clock."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -9,8 +10,8 @@ from conftest import LENET, make_federation
 from playing import close, play
 
 from benchmarks import __main__ as bench
-from benchmarks import plain, throughput
-from benchmarks.cases import CASES, federation
+from benchmarks import plain
+from benchmarks.cases import CASES, federation, ratio
 from fedlib import FedAvg, FedMix, Optimizer
 from fedlib.models import BiLSTM, select_prefix
 
@@ -82,11 +83,11 @@ def test_the_plain_fedmix_computes_what_the_engine_computes(sizes):
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_plays_in_every_way(name):
     case = replace(CASES[name], clients=3, size=11, cohort=2)
-    case = replace(case, populations=(3, 7) if case.populations else ())
-    frame = bench.measure(case, 2, CPU).assign(peak_mib=1.0)
+    case = replace(case, populations={"7 clients": (7, 1.1)} if case.populations else {})
+    frame = case.measure(2, CPU).assign(peak_mib=1.0)
     assert sorted(set(frame["way"])) == sorted(case.ways) and len(frame) == 2 * len(case.ways)
     assert (frame["seconds"] > 0).all()
-    said = bench.describe(case, frame)
+    said = case.text(frame)
     assert all(f"{over} / {under}: " in said for over, under, _ in case.ratios)
 
 
@@ -97,6 +98,9 @@ def timed(**by_way):
 
 def test_ratios_are_medians_within_a_repetition():
     frame = timed(floor=[1.0, 10.0, 1.0], engine=[2.0, 20.0, 8.0], plain=[4.0, 40.0, 8.0])
-    assert bench.ratio(frame, "engine", "floor") == bench.ratio(frame, "plain", "engine") == 2.0
-    times = {throughput.ONE: [1.0, 2.0, 1.0], throughput.TWO: [1.0, 4.0, 1.0]}
-    assert throughput.gain(timed(**times)) == 2.0
+    assert ratio(frame, "engine", "floor") == ratio(frame, "plain", "engine") == 2.0
+
+
+def test_what_is_said_of_the_measured_numbers_is_what_they_say():
+    frame = pd.read_parquet(Path(bench.__file__).with_name("measured.parquet"))
+    assert Path(bench.__file__).with_name("measured.txt").read_text() == bench.text(frame)

@@ -7,7 +7,6 @@ import torch  # noqa: F401  # a condition asks it
 
 from benchmarks import __main__ as benchmarks_main
 from benchmarks import gpu
-from benchmarks.determinism import __main__ as determinism_main
 from benchmarks.determinism.subjects import subjects
 from papers.registry import REGISTRY, hours_of
 
@@ -56,7 +55,7 @@ def test_what_fails_is_no_time(capsys, monkeypatch):
 
 
 @pytest.mark.skipif("torch.cuda.is_available()", reason="there is a CUDA device")
-@pytest.mark.parametrize("of", [gpu, benchmarks_main, determinism_main])
+@pytest.mark.parametrize("of", [gpu, benchmarks_main])
 def test_a_device_that_is_not_there_is_one_line(of, capsys):
     with pytest.raises(SystemExit):
         of.main(["--device", "cuda"])

@@ -7,8 +7,6 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-EPSILON = float(np.finfo(np.float32).eps)
-
 
 @dataclass(frozen=True)
 class Deviation:

@@ -1,4 +1,4 @@
-"""What rounds in memory show: clients alone, rows in another order, evaluation in parts, growth."""
+"""What rounds in memory show: clients alone, evaluation in parts, growth."""
 
 import copy
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.determinism.deviation import bits, distance
 from benchmarks.determinism.subjects import SEED, Subject
-from benchmarks.determinism.trained import EVERYBODY, REFERENCE, trained
+from benchmarks.determinism.trained import EVERYBODY, trained
 from fedlib.engine import Report, State, evaluate, play_round
 from fedlib.engine.protocol import train_view
 from fedlib.federation import ClientData, Federation
@@ -36,15 +36,13 @@ class InMemory:
     """What rounds of one subject show.
 
     Whether a client's message and leaves have the same bits when it trains alone, by whether the
-    cohort trains one by one or in shared programs, and if not how far apart (relative); whether
-    shared leaves and clients' own have the same bits when rows are in another order; how far the
+    cohort trains one by one or in shared programs, and if not how far apart (relative); how far the
     negative log-likelihood and the accuracy of a client are apart when it is evaluated in parts.
     """
 
     alone: bool
     shared_alone: bool
     shared_alone_relative: float
-    permuted: bool
     nll: float
     accuracy: float
 
@@ -54,12 +52,12 @@ def in_memory(root: Path, subject: Subject) -> InMemory:
     experiment = subject.experiment
     algorithm = experiment.algorithm
     fed = train_view(algorithm, experiment.task.build(SEED, "cpu"))
-    state, _ = trained(root, REFERENCE, experiment)
+    state, _ = trained(root, "reference", experiment)
 
     def go(fed: Federation, cohort: int, chunk: int) -> tuple[State, Report]:
         begun = copy.deepcopy(state)
         where = {"round": experiment.rounds, "seed": SEED, "cohort": cohort, "chunk": chunk}
-        return play_round(algorithm, fed, begun, **where)  # type: ignore[arg-type]
+        return play_round(algorithm, fed, begun, **where)
 
     plain = go(fed, fed.num_clients, 1)
     together = go(fed, fed.num_clients, EVERYBODY)
@@ -71,9 +69,7 @@ def in_memory(root: Path, subject: Subject) -> InMemory:
         shared = _of(together, row)
         close.append((bits(mine) == bits(shared), distance(mine, shared)[1]))
     nll, accuracy = _in_parts(subject, fed, state)
-    return InMemory(
-        same, all(c[0] for c in close), max(c[1] for c in close), _reordered(subject), nll, accuracy
-    )
+    return InMemory(same, all(c[0] for c in close), max(c[1] for c in close), nll, accuracy)
 
 
 def _of(played: tuple[State, Report], row: int) -> dict[str, Tensor]:
@@ -83,27 +79,6 @@ def _of(played: tuple[State, Report], row: int) -> dict[str, Tensor]:
     said = {f"message:{n}": t[at] for n, t in report.messages.items()}
     own = {f"local:{n}": t[row] for n, t in state.client_params.items()}
     return {"loss": report.losses[at], **said, **own}
-
-
-def _reordered(subject: Subject) -> bool:
-    """Return whether the order of rows changes no bit of a first round, client after client."""
-    experiment = subject.experiment
-    if experiment.first_stage is not None:
-        experiment = experiment.first_stage
-    algorithm = experiment.algorithm
-    fed = train_view(algorithm, experiment.task.build(SEED, "cpu"))
-    order = np.roll(np.arange(fed.num_clients)[::-1], 2)
-    ends = []
-    for one in (fed, fed.permuted(order)):
-        state, _ = play_round(
-            algorithm, one, algorithm.init(one, SEED), round=0, seed=SEED, cohort=4, chunk=1
-        )
-        ends.append(state)
-    there = torch.as_tensor(order)
-    local = {n: t[there] for n, t in ends[0].client_params.items()}
-    return bits(ends[0].server_params) == bits(ends[1].server_params) and bits(local) == bits(
-        ends[1].client_params
-    )
 
 
 def _in_parts(subject: Subject, fed: Federation, state: State) -> tuple[float, float]:
@@ -130,25 +105,20 @@ class Growth:
 
 def growth(subject: Subject) -> Growth:
     """Play rounds one client at a time, all at once, and one at a time in double precision."""
-    ends = {
-        how: list(_states(subject, chunk, double))
-        for how, chunk, double in (
-            ("one", 1, False),
-            ("all", EVERYBODY, False),
-            ("double", 1, True),
-        )
-    }
+    one = [*_states(subject, 1, False)]
+    together = [*_states(subject, EVERYBODY, False)]
+    double = [*_states(subject, 1, True)]
     fed = subject.experiment.task.build(SEED, "cpu")
     algorithm = subject.experiment.algorithm
     scores = [
-        evaluate(fed, algorithm, State.from_flat(ends[how][-1]), fed.test).accuracy.mean()
-        for how in ("one", "all")
+        evaluate(fed, algorithm, State.from_flat(states[-1]), fed.test).accuracy.mean()
+        for states in (one, together)
     ]
-    apart = {
-        how: tuple(distance(a, b)[1] for a, b in zip(ends["one"], ends[how], strict=True))
-        for how in ("all", "double")
-    }
-    return Growth(apart["all"], apart["double"], float(abs(scores[0] - scores[1])))
+    apart = [
+        tuple(distance(a, b)[1] for a, b in zip(one, other, strict=True))
+        for other in (together, double)
+    ]
+    return Growth(*apart, float(abs(scores[0] - scores[1])))
 
 
 def _states(subject: Subject, chunk: int, double: bool) -> Iterator[dict[str, Tensor]]:

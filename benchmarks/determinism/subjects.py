@@ -7,25 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-import fedlib.algorithms
-from fedlib.algorithms import (
-    DBE,
-    IFCA,
-    SCAFFOLD,
-    FedAvg,
-    FedCP,
-    FedGen,
-    FedMix,
-    FedPer,
-    Local,
-    Mixture,
-    NewClients,
-    Personal,
-    PMMoE,
-    Private,
-    PrunedFedMix,
-    VAEDensity,
-)
+from benchmarks import algorithms
+from fedlib.algorithms import DBE, IFCA, SCAFFOLD, FedAvg, FedCP, FedMix, Local, Mixture
 from fedlib.algorithms.ifca import EpsilonGreedy
 from fedlib.algorithms.private import WeightedSums
 from fedlib.data import Fitted
@@ -80,18 +63,12 @@ class Subject:
 
 def subjects() -> list[Subject]:
     """Return all of them; an algorithm joins by being exported."""
-    dense = {n: _CONFIGURED.get(n) or _default(n) for n in fedlib.algorithms.__all__} | _OPTIONS
+    dense = algorithms.every(client=_STEP, **FAST) | _OPTIONS
     return [
         Subject(net, name, _experiment(_task(net), algorithm))
-        for net, algorithms in {"dense": dense, **_ELSEWHERE}.items()
-        for name, algorithm in algorithms.items()
+        for net, every in {"dense": dense, **_ELSEWHERE}.items()
+        for name, algorithm in every.items()
     ]
-
-
-def _default(name: str) -> FedAvg:
-    kind, plain = getattr(fedlib.algorithms, name), {"client": sgd(0.1), **FAST}
-    made: FedAvg = kind(of=FedAvg(**plain)) if issubclass(kind, WeightedSums) else kind(**plain)
-    return made
 
 
 def _task(net: str) -> Task:
@@ -118,20 +95,10 @@ def _read(table: ClientData) -> ClientData:
     return replace(table, x=tokens, scale=none, shift=none)
 
 
-_HALF = FedMix(experts=2, personal_bias=True, **FAST)
 _STEP = sgd(0.1)
-_CONFIGURED: dict[str, FedAvg] = {
-    "FedGen": FedGen(noise=4, hidden=8, steps=5, client=_STEP, **FAST),
-    "Mixture": Mixture(client=adam(1e-2), epochs=2, **FAST),
-    "Newcomers": NewClients(of=Personal(local=("head.",), **FAST), client=_STEP, **FAST),
-    "Densities": VAEDensity(of=_HALF, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST),
-    "PMMoE": PMMoE(of=FedPer(client=_STEP, **FAST), epochs=2, client=adam(1e-2), **FAST),
-    "Private": Private(of=FedAvg(client=_STEP, **FAST)),
-    "PrunedFedMix": PrunedFedMix(eta=0.95, phi_scale=0.5, client=_STEP, **FAST),
-}
 _OPTIONS: dict[str, FedAvg] = {
     "FedAvg, Adam at both ends": FedAvg(server=adam(0.01), client=adam(0.01), **FAST),
-    "FedMix, personal bias, Adam": replace(_HALF, server=adam(0.01)),
+    "FedMix, personal bias, Adam": FedMix(experts=2, personal_bias=True, server=adam(0.01), **FAST),
     "IFCA, exploring": IFCA(clusters=3, explore=EpsilonGreedy(0.5), client=_STEP, **FAST),
     "Local, early stop": Local(
         stop=EarlyStop(every=1, patience=2), epochs=6, client=sgd(0.5), **FAST

@@ -30,8 +30,12 @@ HALF = ROUNDS // 2
 class Way:
     """How to train: nothing of it is in an experiment's key.
 
-    ``into`` is the way whose folder it trains into, by default its own: it goes on with what the
-    other left. ``stop`` interrupts every run half way.
+    Args:
+        chunk, threads, device: as of ``run``.
+        backwards: whether the subjects are trained in the opposite order.
+        stop: whether every run is interrupted half way.
+        into: the way whose folder it trains into, and so goes on with. Default: its own.
+        environment: further variables of its process.
     """
 
     chunk: int | None = None
@@ -43,42 +47,36 @@ class Way:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-REFERENCE, AGAIN, ELSEWHERE, RESUMED = "reference", "again", "elsewhere", "resumed"
-CHUNKS = {f"chunk {n}": n for n in (1, 2, 3)} | {"chunk all": EVERYBODY}
+CHUNKS = {f"chunk {n}": Way(chunk=n) for n in (1, 2, 3)} | {"chunk all": Way(chunk=EVERYBODY)}
 THREADS = "threads 2"
-GPU, GPU_AGAIN = "gpu", "gpu again"
 _OTHER = {"PYTHONHASHSEED": "1", "LC_ALL": "C", "TZ": "Asia/Kathmandu"}
 _OFTEN = {"FEDLIB_CHECKPOINT_SECONDS": "-1"}
 # Threads that wait actively for each other crawl where others want the cores, too.
 _TWO = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 WAYS: dict[str, Way] = {
-    REFERENCE: Way(),
-    AGAIN: Way(),
-    ELSEWHERE: Way(backwards=True, environment=_OTHER),
-    "interrupted": Way(stop=True, into=RESUMED, environment=_OFTEN),
-    RESUMED: Way(environment=_OFTEN),
-    **{name: Way(chunk=n) for name, n in CHUNKS.items()},
+    "reference": Way(),
+    "again": Way(),
+    "elsewhere": Way(backwards=True, environment=_OTHER),
+    "interrupted": Way(stop=True, into="resumed", environment=_OFTEN),
+    "resumed": Way(environment=_OFTEN),
+    **CHUNKS,
     THREADS: Way(threads=2, environment=_TWO),
-    GPU: Way(),
-    GPU_AGAIN: Way(),
 }
 # Ways of one group share a process; groups of one line wait for each other.
 _LINES: list[list[list[str]]] = [
-    [[REFERENCE, AGAIN]],
-    [["interrupted"], [RESUMED]],
-    [[ELSEWHERE]],
+    [["reference", "again"]],
+    [["interrupted"], ["resumed"]],
+    [["elsewhere"]],
     [["chunk 1", "chunk 2"]],
     [["chunk 3", "chunk all"]],
     [[THREADS]],
 ]
-_GPU_LINES = [[[GPU, GPU_AGAIN]]]
 
 
-def train_all(root: Path, device: torch.device, jobs: int) -> None:
-    """Train everything in every way that this machine has, ``jobs`` processes at a time."""
-    lines = _LINES + (_GPU_LINES if device.type == "cuda" else [])
+def train_all(root: Path, jobs: int) -> None:
+    """Train everything in every way, ``jobs`` processes at a time."""
     with ThreadPoolExecutor(jobs) as pool:
-        for done in [pool.submit(_line, root, line, device) for line in lines]:
+        for done in [pool.submit(_line, root, line) for line in _LINES]:
             done.result()
 
 
@@ -98,23 +96,14 @@ def runs_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def _line(root: Path, groups: list[list[str]], device: torch.device) -> None:
+def _line(root: Path, groups: list[list[str]]) -> None:
     for group in groups:
-        extra = WAYS[group[0]].environment
-        environment = {**os.environ, "PYTHONHASHSEED": "0", **extra}
-        call = [sys.executable, "-m", __name__, str(root), str(device), *group]
+        environment = {**os.environ, "PYTHONHASHSEED": "0", **WAYS[group[0]].environment}
+        call = [sys.executable, "-m", __name__, str(root), *group]
         subprocess.run(call, cwd=paths.ROOT, env=environment, check=True)
 
 
-def _train(folder: Path, way: Way, device: str) -> None:
-    torch.set_num_threads(way.threads)
-    order = subjects()[:: -1 if way.backwards else 1]
-    with runs_in(folder):
-        for subject in order:
-            train_one(subject, way, device)
-
-
-def train_one(subject: Subject, way: Way, device: str) -> None:
+def train_one(subject: Subject, way: Way) -> None:
     """Train one subject; a way that stops leaves its last stage half done."""
 
     def half_way(completed: int, _: int, loss: float) -> None:
@@ -125,7 +114,7 @@ def train_one(subject: Subject, way: Way, device: str) -> None:
     watch = half_way if way.stop else False
     while True:
         try:
-            run(experiment, device=device, chunk=way.chunk, progress=watch)
+            run(experiment, device=way.device, chunk=way.chunk, progress=watch)
             break
         except KeyboardInterrupt:
             if store.RunFolder(experiment).restore() is not None:
@@ -135,12 +124,14 @@ def train_one(subject: Subject, way: Way, device: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Train in the ways that are named."""
-    root, device, *names = arguments
+    """Train all subjects in the ways that are named."""
+    root, *names = arguments
     for name in names:
         way = WAYS[name]
-        place = device if name.startswith(GPU) else "cpu"
-        _train(Path(root) / (way.into or name), way, place)
+        torch.set_num_threads(way.threads)
+        with runs_in(Path(root) / (way.into or name)):
+            for subject in subjects()[:: -1 if way.backwards else 1]:
+                train_one(subject, way)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Forked processes: torch is loaded already, so that one costs milliseconds and may be killed."""
+"""Forked processes: torch is imported already, so one costs milliseconds and may be killed."""
 
-import json
+import itertools
+import multiprocessing
 import os
 import resource
 import signal
@@ -8,13 +9,14 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+FORK = multiprocessing.get_context("fork")
 SECONDS = 600.0
 FILE_EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "fcntl.flock"}
-"""What Python says before it touches a file."""
+"""The audit events that Python raises before it touches a file."""
 
 
 class Ended(NamedTuple):
@@ -31,102 +33,90 @@ class Ended(NamedTuple):
 
 
 class Child:
-    """A forked process that does something and says what came of it, as JSON."""
+    """A forked process that calls a function and sends back what it returned or raised."""
 
-    def __init__(self, act: Callable[[], Any], *, own_group: bool = False) -> None:
-        self._near, far = os.pipe()
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self._near, far = FORK.Pipe(duplex=False)
+        self._process = FORK.Process(target=_live, args=(act, far))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch's idle threads
-            self.pid = os.fork()
-        if self.pid == 0:
-            os.close(self._near)
-            if own_group:
-                os.setpgrp()
-            _live(act, far)
-        os.close(far)
+            self._process.start()
+        far.close()
+        self.pid = self._process.pid or 0
 
     def kill(self, after: float = 0.0) -> None:
-        """Kill it after some seconds, unless it ends before."""
-        end = time.monotonic() + after
-        while time.monotonic() < end and not self.over():
-            time.sleep(min(0.005, max(0.0, end - time.monotonic())))
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        """Kill the process after some seconds, unless it ends before."""
+        self._process.join(after)
+        self._process.kill()
 
     def over(self) -> bool:
-        """Return whether it has ended; it stays to be waited for."""
-        how = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return how is not None
+        """Return whether the process has ended."""
+        return not self._process.is_alive()
 
     def wait(self, seconds: float = SECONDS) -> Ended:
-        """Wait until it ends; one that has not after some seconds hangs, and is killed."""
-        end = time.monotonic() + seconds
-        while not self.over():
-            if time.monotonic() > end:
-                self.kill()
-                os.waitpid(self.pid, 0)
-                os.close(self._near)
+        """Wait until the process ends; one that has not after some seconds hangs, and is killed."""
+        self._process.join(seconds)
+        hung = not self.over()
+        self.kill()
+        self._process.join()
+        with self._near:
+            if hung or not self._near.poll(seconds):
                 return Ended(None, error=f"hung for {seconds:.0f} s")
-            time.sleep(0.005)
-        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        with os.fdopen(self._near, "rb") as pipe:
-            data = pipe.read()
-        said, error = json.loads(data) if data else (None, "")
-        return Ended(code, said, error)
+            try:
+                return Ended(self._process.exitcode, *self._near.recv())
+            except EOFError:  # it was killed
+                return Ended(self._process.exitcode)
 
 
-def _live(act: Callable[[], Any], far: int) -> None:
-    code, said, error = 1, None, ""
+def _live(act: Callable[[], Any], far: Connection) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    warnings.simplefilter("ignore")
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        warnings.simplefilter("ignore")
-        said, code = act(), 0
+        far.send((act(), ""))
     except BaseException as caught:
-        error = f"{type(caught).__name__}: {caught}"[:4000]
-    finally:
-        try:
-            os.write(far, json.dumps((said, error), default=repr).encode())
-        finally:
-            os._exit(code)  # whatever happens: a child that went on would run the parent's tests
+        far.send((None, f"{type(caught).__name__}: {caught}"[:4000]))
+        sys.exit(1)
 
 
 def call(act: Callable[[], Any], seconds: float = SECONDS) -> Ended:
-    """Do something in a child and wait for it."""
+    """Call a function in a child and wait for its end."""
     return Child(act).wait(seconds)
 
 
+def until(holds: Callable[[], bool], seconds: float = SECONDS) -> bool:
+    """Wait until something holds; return whether it did within some seconds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _observe_files(touched: Callable[[int], Any]) -> None:
+    """Call a function before every touch of a file by this process, with how many there were."""
+    numbers = itertools.count(1)
+    sys.addaudithook(lambda event, _: event in FILE_EVENTS and touched(next(numbers)))
+
+
 def dying_at(moment: int, act: Callable[[], Any]) -> Callable[[], Any]:
-    """Return an act that is killed before it touches a file for the n-th time."""
+    """Return a function that is killed before it touches a file for the n-th time."""
 
     def doomed() -> Any:
-        seen = 0
-
-        def look(event: str, _: Any) -> None:
-            nonlocal seen
-            if event in FILE_EVENTS:
-                seen += 1
-                if seen == moment:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(look)
+        _observe_files(lambda n: n == moment and os.kill(os.getpid(), signal.SIGKILL))
         return act()
 
     return doomed
 
 
 def touches(act: Callable[[], Any]) -> int:
-    """Return how often an act touches a file; it is done in a child."""
+    """Return how often a function touches a file; it is called in a child."""
 
     def counted() -> int:
-        seen = 0
-
-        def look(event: str, _: Any) -> None:
-            nonlocal seen
-            seen += event in FILE_EVENTS
-
-        sys.addaudithook(look)
+        seen = list[int]()
+        _observe_files(seen.append)
         act()
-        return seen
+        return len(seen)
 
     ended = call(counted)
     if ended.code != 0:

@@ -14,6 +14,8 @@ HOSTILE = (
     "null", "true", '""', "[]", "{}", '"' + "x" * 100_000 + '"', '"\\ud800"',
     "[" * DEEP + "]" * DEEP, '{"a":' * DEEP + "1" + "}" * DEEP, "[" * 500 + "]" * 500,
     '{"kind": "os.system"}', '{"kind": "__class__"}', '{"kind": "Experiment"}',
+    '{"kind": "FromFunction", "function": "os:system"}',
+    '{"kind": "FromFunction", "function": "builtins:exec"}',
     '{"kind": "FedAvg"}', '{"kind": ["FedAvg"]}', '{"kind": "eval", "code": "1"}',
     '{"__class__": "os.system"}',
     '{"__reduce__": ["os.system", ["true"]]}', '"__import__(\'os\').system(\'true\')"',

@@ -11,19 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-import fedlib.algorithms
-from benchmarks.robustness.fuzz import clear, told
-from benchmarks.robustness.plan import Plan, Row
-from fedlib.algorithms import (
-    FedAvg,
-    FedGen,
-    FedPer,
-    Mixture,
-    NewClients,
-    Personal,
-    PMMoE,
-    VAEDensity,
-)
+from benchmarks import algorithms
+from benchmarks.robustness.plan import Plan, Row, judged
+from fedlib.algorithms import FedAvg, Mixture
 from fedlib.algorithms.local import Finetuning
 from fedlib.engine import evaluate, evaluate_everywhere, evaluate_global, play_round
 from fedlib.federation import ClientData, Federation
@@ -65,19 +55,6 @@ def federation(labels: Labels, held: int = 6, seed: int = 0) -> Federation:
     )
 
 
-def every_algorithm() -> dict[str, Any]:
-    """Return every algorithm that the library exports, slow ones with fewer steps."""
-    second = {
-        "Densities": VAEDensity(hidden=(8,), latent=2, epochs=2),
-        "FedGen": FedGen(noise=4, hidden=8, steps=5),
-        "Mixture": Mixture(epochs=2),
-        "Newcomers": NewClients(of=Personal(local=("head.",))),
-        "PMMoE": PMMoE(of=FedPer(), epochs=2),
-    }
-    names = fedlib.algorithms.__all__
-    return {n: second.get(n) or getattr(fedlib.algorithms, n)() for n in names}
-
-
 def played(algorithm: Any, fed: Federation, rounds: int = 2) -> None:
     """Play rounds with everybody, and evaluate; AssertionError for a number that is not finite."""
     first = None
@@ -106,14 +83,14 @@ def _rounds(algorithm: Any, fed: Federation, first: Any, rounds: int) -> Any:
     return state
 
 
-def judged(algorithm: Any, fed: Federation) -> str:
+def outcome(algorithm: Any, fed: Federation) -> str:
     """Return how it went; what begins with "!" is a broken promise."""
     try:
         played(algorithm, fed)
     except AssertionError as error:
         return f"!{error}"
     except Exception as error:
-        return "refused in clear words" if clear(error) else f"!{told(error)}"
+        return judged(error)
     return "two rounds, all numbers finite"
 
 
@@ -122,11 +99,7 @@ def measure(plan: Plan) -> list[Row]:
     rows = []
     for name, labels in ODD.items():
         row = Row(f"odd clients: {name}")
-        for kind, algorithm in every_algorithm().items():
-            outcome = judged(algorithm, federation(labels))
-            if outcome[0] == "!":
-                row.broke(f"{kind}: {outcome[1:]}")
-            else:
-                row.note(outcome)
+        for kind, algorithm in algorithms.every().items():
+            row.note(outcome(algorithm, federation(labels)), kind)
         rows.append(row)
     return rows

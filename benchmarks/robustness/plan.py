@@ -1,9 +1,16 @@
-"""How much trouble is made, and what came of it."""
+"""How much trouble is made, what came of it, and which errors are clear."""
 
 import random
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from fedlib.data import DatasetError
+from fedrun import RunDiverged, StoreError
+from fedrun.files import Damaged
+
+OURS = (StoreError, Damaged, DatasetError, RunDiverged)
 
 
 @dataclass(frozen=True)
@@ -16,7 +23,7 @@ class Plan:
     folder: Path
 
     def rng(self, *what: object) -> random.Random:
-        """Return random numbers of their own for one purpose."""
+        """Return a random number generator for one purpose."""
         return random.Random(repr((self.seed, *what)))
 
     def place(self, name: str) -> Path:
@@ -43,14 +50,13 @@ class Row:
         """How many cases there were."""
         return self.outcomes.total()
 
-    def note(self, outcome: str) -> None:
-        """Count a case that ended as it may."""
-        self.outcomes[outcome] += 1
-
-    def broke(self, what: str) -> None:
-        """Count a case that ended as none may."""
-        self.outcomes["BROKEN"] += 1
-        self.broken.append(what)
+    def note(self, outcome: str, case: object = "") -> None:
+        """Count a case by its outcome; one that begins with "!" is a broken promise."""
+        if outcome.startswith("!"):
+            self.outcomes["BROKEN"] += 1
+            self.broken.append(f"{outcome[1:]} ({str(case)[:100]})" if case else outcome[1:])
+        else:
+            self.outcomes[outcome] += 1
 
     def check(self, sound: bool, good: str, bad: str = "") -> None:
         """Count a comparison that came out well, or write down the broken promise."""
@@ -63,3 +69,16 @@ class Row:
         """Return the outcomes in words, the most frequent first."""
         parts = [p for p in (self.outcomes, self.checked) if p]
         return "; ".join(", ".join(f"{n} {what}" for what, n in p.most_common()) for p in parts)
+
+
+def judged(error: BaseException) -> str:
+    """Return the outcome of an error: clear if it is one of the project's, or raised by its code.
+
+    An error is one of the project's by its class, or a ValueError or TypeError of a file of fedlib.
+    """
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    refused = isinstance(error, ValueError | TypeError) and "fedlib" in Path(last.filename).parts
+    if (isinstance(error, OURS) or refused) and 0 < len(str(error)) < 5000:
+        return "clear error"
+    where = f"{Path(last.filename).name}:{last.lineno}"
+    return f"!{type(error).__name__} in {where}: {error}"[:300]

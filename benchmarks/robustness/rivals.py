@@ -1,7 +1,7 @@
-"""Several processes asked for the same thing at once: one does it, the others wait and read.
+"""Rivals: several processes need the same thing at once; one makes it, the others wait and read.
 
-Two or four processes begin at the same moment; rounds played and data sets decoded are counted over
-all of them. In the last row one of two is killed while it trains and the other waits.
+Four processes begin at the same moment; rounds played and data sets decoded are counted over all of
+them. In the last row one of two is killed while it trains and the other waits.
 """
 
 import importlib
@@ -10,109 +10,91 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from benchmarks.robustness import child, tiny, written
+from benchmarks.robustness import child, tiny
 from benchmarks.robustness.plan import Plan, Row
-from fedlib import paths
 from fedlib.data import cache
 
+RIVALS = 4
 RUN = tiny.BEST
-running = importlib.import_module("fedrun.train")
+PLAYING = importlib.import_module("fedrun.train"), "play_round"
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Let two and four rivals train one run and decode one data set, and kill who holds a claim."""
-    with tiny.home(plan.place("calm-rivals")):
+    """Let rivals train one run and decode one data set, and kill the one that holds the lock."""
+    with tiny.home(plan.place("calm")):
         tiny.play(RUN)
         expected = tiny.bits(RUN)
-    rows, again = [], max(1, plan.kills // 40)
-    with written.data(plan.place("rivals-data")):
-        for rivals in (2, 4):
-            rows.append(_of_a_run(plan, rivals, again, expected))
-            rows.append(_of_an_entry(plan, rivals, again))
-        rows.append(_killed(plan, again, expected))
-    return rows
+    again = max(1, plan.kills // 40)
+    with tiny.data(plan.place("data")):
+        return [
+            _once(plan, "run", again, PLAYING, RUN.rounds, lambda: _same(expected)),
+            _once(plan, "data set", again, (cache, "_write"), 1, tiny.opened),
+            _killed(plan, again, expected),
+        ]
 
 
-def _counting(module: Any, name: str, file: Path) -> None:
-    """Let a function of a module leave a mark whenever it is called, whoever calls it."""
+def _same(expected: tiny.Bits) -> bool:
+    tiny.play(RUN)
+    return tiny.bits(RUN) == expected
+
+
+def _marking(place: Path, module: Any, name: str, act: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function in which each call of a function of a module leaves a mark in a file."""
     plain = getattr(module, name)
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(handle, b"x")
-        os.close(handle)
+        with (place / "marks").open("a") as file:
+            file.write("x")
         return plain(*args, **kwargs)
 
-    setattr(module, name, counted)
+    def marked() -> Any:
+        with patch.object(module, name, counted):
+            return act()
+
+    return marked
 
 
-def _together(rivals: int, act: Callable[[], Any]) -> list[child.Child]:
-    """Start some children that all wait for the same moment."""
-    start = time.monotonic() + 0.05 * rivals
-
-    def punctual() -> Any:
-        time.sleep(max(0.0, start - time.monotonic()))
-        return act()
-
-    return [child.Child(punctual) for _ in range(rivals)]
+def _marks(place: Path) -> int:
+    file = place / "marks"
+    return os.path.getsize(file) if file.exists() else 0
 
 
-def _of_a_run(plan: Plan, rivals: int, again: int, expected: tiny.Bits) -> Row:
-    row = Row(f"{rivals} processes asked for one run")
+def _once(
+    plan: Plan, what: str, again: int, counted: tuple[Any, str], work: int, act: Callable[[], Any]
+) -> Row:
+    row = Row(f"{RIVALS} processes need one {what} that is not there")
     for n in range(again):
-        with tiny.home(plan.place(f"rivals-{rivals}-{n}")) as place:
-            ended = [c.wait() for c in _together(rivals, lambda: _play(place))]
-            _judge(row, ended, (place / "marks").read_text("utf-8"), RUN.rounds)
-            row.check(tiny.bits(RUN) == expected, "the same bits")
+        with tiny.home(plan.place(f"{what}-{n}")) as place:
+            start, marked = time.monotonic() + 0.05 * RIVALS, _marking(place, *counted, act)
+
+            def punctual(start: float = start, marked: Callable[[], Any] = marked) -> Any:
+                time.sleep(max(0.0, start - time.monotonic()))
+                return marked()
+
+            ended = [c.wait() for c in [child.Child(punctual) for _ in range(RIVALS)]]
+            failed, done = [e.error for e in ended if e.code != 0], _marks(place)
+            fine = not failed and done == work and len({e.said for e in ended} - {False}) == 1
+            broken = f"!{done} pieces of work instead of {work}; {failed}"
+            row.note("made once, the same for all" if fine else broken)
     return row
-
-
-def _play(place: Path) -> None:
-    _counting(running, "play_round", place / "marks")
-    tiny.play(RUN)
-
-
-def _of_an_entry(plan: Plan, rivals: int, again: int) -> Row:
-    row = Row(f"{rivals} processes asked for one data set that is not decoded")
-
-    def act() -> str:
-        _counting(cache, "_write", paths.cache().parent / "marks")
-        return written.opened()
-
-    for n in range(again):
-        with tiny.home(plan.place(f"rivals-data-{rivals}-{n}")) as place:
-            ended = [c.wait() for c in _together(rivals, act)]
-            _judge(row, ended, (place / "marks").read_text("utf-8"), 1)
-            row.check(len({e.said for e in ended}) == 1, "the same examples")
-    return row
-
-
-def _judge(row: Row, ended: list[child.Ended], marks: str, once: int) -> None:
-    failed = [e.error for e in ended if e.code != 0]
-    if failed or len(marks) != once:
-        row.broke(f"{len(marks)} pieces of work instead of {once}; {failed}")
-    else:
-        row.note("the work done once, all served")
 
 
 def _killed(plan: Plan, again: int, expected: tiny.Bits) -> Row:
-    """Whoever holds the claim is killed after a round; the other has waited, and goes on."""
-    row = Row("one of two killed while it holds the claim")
+    """Kill the process that holds the lock after a round; the other has waited, and goes on."""
+    row = Row("one of two killed while it holds the lock")
     for n in range(again):
         with tiny.home(plan.place(f"heir-{n}")) as place:
-            first = child.Child(lambda: _play(place))
-            while not (place / "marks").exists() or not (place / "marks").read_text("utf-8"):
-                time.sleep(0.01)
-            heir = child.Child(lambda: _play(place))
+            act = _marking(place, *PLAYING, lambda: tiny.play(RUN))
+            first = child.Child(act)
+            child.until(lambda place=place: _marks(place) > 0)
+            heir = child.Child(act)
             first.kill(after=plan.rng("heir", n).random() * 0.2)
             dead, ended = first.wait(), heir.wait()
-            if ended.code == 0 and tiny.bits(RUN) == expected:
-                row.note(
-                    "killed, the other went on to the same bits" if dead.killed else "too late"
-                )
-            else:
-                row.broke(ended.error or "other bits")
-            rounds = len((place / "marks").read_text("utf-8"))
+            fine = "killed, the other went on" if dead.killed else "too late"
+            row.note(fine if ended.code == 0 else f"!{ended.error}")
+            row.check(tiny.bits(RUN) == expected, "the same bits")
+            rounds = _marks(place)
             row.check(rounds <= RUN.rounds + 1, "at most one round lost", f"{rounds} rounds")
     return row

@@ -1,5 +1,6 @@
-"""Runs of a second or less, and what must be the same of them whatever happened."""
+"""Runs of a second and a small data set, and what must be the same of them whatever happened."""
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,39 +9,29 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
+from PIL import Image
 
+from fedlib import data as datasets
 from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Local, Mixture
-from fedlib.models import MLP
 from fedlib.optim import adam
-from fedlib.partition import Dirichlet, MatchedHoldout
-from fedlib.tasks import Task
-from fedrun import Experiment, run, store
+from fedrun import Experiment, run, store, tiny
 
-TASK = Task(
-    "digits",
-    Dirichlet(clients=6, alpha=1.0, size=20),
-    MLP(hidden=(8,)),
-    MatchedHoldout(pool=100, validation=10, test=10),
-)
+TASK = tiny.task
+STEP = {"batch_size": 5, "client": adam(0.05)}
 MIX = Experiment(
     TASK, FedMix(experts=2, server=adam(0.01)), rounds=5, cohort=3, seed=1, evaluate_every=2
 )
-BEST = Experiment(
-    TASK,
-    FedAvg(batch_size=5, client=adam(0.05)),
-    rounds=5,
-    cohort=4,
-    evaluate_every=1,
-    select="best",
-)
-ALONE = replace(BEST, algorithm=Local(batch_size=5, client=adam(0.05)), rounds=4, cohort=3)
+BEST = Experiment(TASK, FedAvg(**STEP), rounds=5, cohort=4, evaluate_every=1, select="best")
+ALONE = replace(BEST, algorithm=Local(**STEP), rounds=4, cohort=3)
 TUNED = replace(ALONE, algorithm=Local(batch_size=5), rounds=3, first_stage=BEST)
 MIXED = Experiment(
     TASK, Mixture(batch_size=5), rounds=3, cohort=3, first_stage=BEST, local_stage=ALONE
 )
-
 RUNS = {
     "FedMix": MIX,
     "FedAvg, best state": BEST,
@@ -48,29 +39,23 @@ RUNS = {
     "Local after FedAvg": TUNED,
     "Mixture after FedAvg beside Local": MIXED,
 }
+NAME = "mnist_sample"
+PICTURES = {"train": 300, "test": 60}
 
 Bits = tuple[bytes, dict[str, tuple[str, tuple[int, ...], bytes]]]
 
 
 @contextmanager
 def home(folder: Path) -> Iterator[Path]:
-    """Let runs, results and decoded data be kept below a folder, and every round be stored.
+    """Keep runs, results and decoded data below a folder, and store every round.
 
     Whatever the state of the checkout: results of uncommitted code could not be exported.
     """
     said = {f"FEDLIB_{n.upper()}": str(folder / n) for n in ("runs", "results", "cache")}
     said |= {"FEDLIB_CHECKPOINT_SECONDS": "-1", "FEDLIB_QUIET": "1"}
-    before = {name: os.environ.get(name) for name in said}
-    os.environ.update(said)
-    try:
-        with patch("fedrun.provenance.commit", lambda: "none, to be thrown away"):
-            yield folder
-    finally:
-        for name, text in before.items():
-            if text is None:
-                os.environ.pop(name)
-            else:
-                os.environ[name] = text
+    commit = patch("fedrun.provenance.commit", lambda: "none, to be thrown away")
+    with patch.dict(os.environ, said), commit:
+        yield folder
 
 
 def play(experiment: Experiment) -> None:
@@ -94,15 +79,13 @@ def all_bits(experiment: Experiment) -> dict[str, Bits]:
 
 
 def litter(folder: Path) -> list[str]:
-    """Return the names of temporary and half-written files that lie about."""
+    """Return the names of temporary and half-written files below a folder."""
     return [p.name for p in folder.rglob("*") if p.suffix in (".tmp", ".partial")]
 
 
 def stored() -> dict[str, Any]:
     """Return the provenance of every finished run, by key."""
-    runs = paths.runs()
-    done = sorted(runs.glob(f"*/{store.PROVENANCE}")) if runs.is_dir() else []
-    return {p.parent.name: p.read_bytes() for p in done}
+    return {p.parent.name: p.read_bytes() for p in paths.runs().glob(f"*/{store.PROVENANCE}")}
 
 
 def warm(folder: Path) -> None:
@@ -110,3 +93,36 @@ def warm(folder: Path) -> None:
     with home(folder):
         for experiment in RUNS.values():
             play(experiment)
+
+
+@contextmanager
+def data(folder: Path) -> Iterator[Path]:
+    """Write a small data set of random pictures, which is found in $FEDLIB_DATA."""
+    target = folder / NAME
+    target.mkdir()
+    rng = np.random.default_rng(0)
+    for split, n in PICTURES.items():
+        pictures = [{"bytes": _png(rng.integers(256, size=(28, 28)))} for _ in range(n)]
+        table = pa.table({"image": pictures, "label": rng.integers(10, size=n)})
+        pq.write_table(table, target / f"{split}-00000-of-00001.parquet")
+    with patch.dict(os.environ, FEDLIB_DATA=str(folder)):
+        yield target
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(file, "png")
+    return file.getvalue()
+
+
+def opened() -> str:
+    """Open the data set, decoding it if necessary; return its fingerprint."""
+    opened = datasets.load(NAME)
+    assert len(opened.train) == PICTURES["train"]
+    return opened.fingerprint
+
+
+def renew(source: Path) -> None:
+    """Change the times of the files of a data set, so that what was decoded of them is older."""
+    for path in source.iterdir():
+        path.touch()

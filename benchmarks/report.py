@@ -1,0 +1,75 @@
+"""What all benchmarks share: their options, the machine, tables, and where a report is written."""
+
+import argparse
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedlib import paths, processor
+from fedlib.tasks import pick_device
+from fedlib.values import UnknownName
+
+KEPT = Path(__file__).parent
+MACHINE = ["device", "processor", "cores", "threads", "load", "system", "python", "torch"]
+FREE = " with AVX-512"
+
+
+def parser(module: str, description: str | None) -> argparse.ArgumentParser:
+    """Return a command line with the option that every benchmark has."""
+    made = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--keep", action="store_true", help="write into benchmarks/, not build/")
+    return made
+
+
+def count(text: str) -> int:
+    """Return a number of the command line that is at least 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("must be >= 1")
+    return int(text)
+
+
+def device(name: str) -> torch.device:
+    """Return a device of the command line; one that is not there is an error of one line."""
+    try:
+        return pick_device(name)
+    except UnknownName as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Return what the numbers depend on besides the code."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    free = FREE if processor.has_wider() and not processor.pinned() else ""
+    cores, threads = os.cpu_count() or 0, torch.get_num_threads()
+    versions = platform.system(), platform.python_version(), torch.__version__
+    values = name, f"{processor.model()}{free}", cores, threads, round(load, 1), *versions
+    return dict(zip(MACHINE, values, strict=True))
+
+
+def folder(keep: bool) -> Path:
+    """Return where reports are written: ``build/``, or ``benchmarks/`` if they are kept."""
+    found = KEPT if keep else paths.build()
+    found.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def write(name: str, text: str, keep: bool) -> None:
+    """Write a report and say where."""
+    file = folder(keep) / name
+    file.write_text(text, "utf-8")
+    print(f"written to {file}", flush=True)
+
+
+def table(head: Mapping[str, str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, given its columns with their rules, and its rows."""
+    lines = [[*head], [*head.values()], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
