@@ -110,7 +110,7 @@ def _writers(source: Path) -> list[Storm]:
 
     return [
         Storm("the decoding of a data set", 0.25, tiny.opened, examples, dict, changed),
-        Storm("an export of results", 0.25, _export, _exported, _exported, trained),
+        Storm("an export of results", 0.25, _export, _exported, _exported_always, trained),
     ]
 
 
@@ -123,6 +123,11 @@ def _export() -> None:
 def _exported() -> dict[str, Any]:
     """Return the metrics of every exported run, by key."""
     return {r.experiment.key: r.metrics.to_pandas().to_csv() for r in exported()}
+
+
+def _exported_always() -> dict[str, Any]:
+    """Return what every export writes, of which one is of fewer runs."""
+    return {key: said for key, said in _exported().items() if key == EXPORTED[0].key}
 
 
 def _measured(plan: Plan, storm: Storm) -> Row:
