@@ -66,7 +66,6 @@ def heatmaps(
         ax.set_xlabel(xlabel, fontsize="small")
     if not each:
         _shades_bar(figure, scale)
-    style.laid_out(figure)
     return figure, drawn
 
 
@@ -82,7 +81,6 @@ def _shades_bar(figure: Figure, scale: str) -> None:
     """Explain the shades that all fields of a figure share."""
     image = figure.axes[0].images[0]
     shrink = min(0.8, 2.2 / figure.get_figheight())
-    figure.set_layout_engine("constrained")
     figure.colorbar(image, ax=figure.axes, label=scale, shrink=shrink, aspect=16, pad=0.02)
 
 
@@ -208,7 +206,6 @@ def partitions(
     figure, drawn = fields(counts, draw, size, columns=columns, **labels)
     figure.supxlabel("client (white: no example; dark: many)", fontsize="medium")
     figure.supylabel("label", fontsize="medium")
-    style.laid_out(figure)
     return figure, drawn
 
 

@@ -41,7 +41,7 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any)
         style.mark(ax, name, placed, "value", "place")
         ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
         ax.set_ylim(-0.6, len(drawn) - 0.4)
-        ax.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
+        ax.xaxis.set_major_locator(MaxNLocator(4, steps=STEPS))
         ax.grid(axis="x", alpha=0.25)
         ax.set_title(f"{name}, {style.seeds_of(drawn)}", fontsize="small")
         return drawn
@@ -128,8 +128,7 @@ def dots(
         if marks and name in marks:
             ax.axvline(marks[name], label=mark, **style.MARK)
         style.draw_floor(ax, floor["mean"], upright=True)
-        ax.set_title(fill(name, 28))
-        ax.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
+        ax.xaxis.set_major_locator(MaxNLocator(4, steps=STEPS))
         return frame
 
     wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / max(len(panels), 1)

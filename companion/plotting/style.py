@@ -6,9 +6,8 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from io import BytesIO
-from itertools import pairwise
 from pathlib import Path
-from textwrap import fill, wrap
+from textwrap import fill
 from typing import Any, TypeVar
 
 import matplotlib.pyplot as plt
@@ -18,9 +17,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from companion.frames import interval, put_table
@@ -41,12 +38,10 @@ CALLED = "majority-class baseline"
 FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth": 0.9}
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
-LETTERS = 15  # of a heading, to the inch
-BRACKETS = re.compile(r"[\[(][^\])]*[\])]")  # what stays on one line of a heading
+LETTERS, MEDIUM, SMALL = 15, 9.1, 7.6  # of a heading to the inch; its size in points, and a smaller
+BRACKETS = re.compile(r"(?:[+-][\d.]+ points )?[\[(][^\])]*[\])]")  # what stays on one line of a heading
 INTERVAL = "95% CI: "
 CONTRAST = 3.1  # of letters with white, at least
-CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
-GAP = 2  # points between numbers on an axis, at least
 # The labels of quantities, whose axes start at 0.
 FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent|least used")
 PART = "FEDLIB_PART"
@@ -344,7 +339,8 @@ def fields(
     wide = min(columns or (2 if len(given) == 4 else 3), len(given))
     high = -(-len(given) // wide)
     whole = (max(size[0] * wide, least), size[1] * high + room)
-    figure, axes = plt.subplots(high, wide, figsize=whole, squeeze=False, **share)
+    share = {"squeeze": False, "layout": "constrained", **share}
+    figure, axes = plt.subplots(high, wide, figsize=whole, **share)
     drawn = []
     given += [("", None)] * (axes.size - len(given))
     for ax, (name, what) in zip(axes.flat, given, strict=True):
@@ -353,10 +349,14 @@ def fields(
             ax.set_title(name)
             ax.grid(alpha=0.25)
             drawn.append(draw(ax, name, what).assign(panel=name))
+            _break(ax.title, whole[0] / wide - 0.5)  # it begins beside the labels
     for ax in (axes[-1] if "sharex" in share else axes.flat) if xlabel else ():
         ax.set_xlabel(xlabel)
     for ax in axes[:, 0] if ylabel else ():
         ax.set_ylabel(ylabel)
+    for label in (ax.yaxis.label for ax in axes.flat):
+        if label.get_rotation():
+            _break(label, size[1] - 0.4)
     finish(figure, heading, absent_of([name for name, _ in given]))
     return figure, pd.concat(drawn, ignore_index=True)
 
@@ -399,133 +399,40 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     Above them stands in grey what is ``absent``. A heading's line does not end with the colon of
     what nothing is told of.
     """
+    inches = figure.get_figwidth()
     told = (line.rstrip(" ,:") for line in heading.splitlines())
-    if heading := "\n".join(filter(None, told)):
-        wide = int(LETTERS * figure.get_figwidth())
-        small = max(map(len, heading.splitlines())) > wide  # small letters spare a line
-        lines = wrapped(heading, int(wide * (1.2 if small else 1)))
-        figure.suptitle("\n".join(lines), fontsize="small" if small else "medium")
+    if heading := "\n".join(in_lines(line, inches) for line in told if line):
+        figure.suptitle(heading, fontsize="medium")
     known: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             known.setdefault(label, handle)
     places = _places()
     names = sorted(known, key=lambda name: (name == CALLED, places.get(name, len(places))))
-    figure.draw_without_rendering()  # else nothing has its place yet
-    if names and _at_ends(figure, names):
-        names = []
-    if names or absent:
-        # As many columns as fit: of each a handle, and letters of its longest name, in inches.
-        across = many = max(len(names), 1)
-        while across > 2 and figure.get_figwidth() < sum(
-            0.6 + 0.065 * max(map(len, column)) for column in np.array_split(names, across)
-        ):
-            across -= 1
-        across = -(-many // -(-many // across))  # rows of about as many
-        wide = int(1.2 * LETTERS * figure.get_figwidth())  # small letters
-        how: Style = {"loc": "outside lower center", "ncols": across, "title_fontsize": "small"}
-        how["handlelength"] = 2.8 if any(map(_is_line, known.values())) else 1.0
-        how["title"] = "\n".join(fill(line, wide) for line in absent.splitlines()) or None
-        legend = figure.legend([known[name] for name in names], names, **how)
-        legend.get_title().set_color("grey")
-    laid_out(figure)
-
-
-def wrapped(heading: str, wide: int) -> list[str]:
-    """Return a heading in lines of at most ``wide`` letters, which are about equally long.
-
-    What is in brackets, as an interval, stays on one line if it is no longer than half of it.
-    """
-
-    def glued(part: re.Match[str]) -> str:
-        return part[0].replace(" ", "\N{NO-BREAK SPACE}") if len(part[0]) <= wide / 2 else part[0]
-
-    lines = []
-    for line in BRACKETS.sub(glued, heading).splitlines():
-        cut = partial(wrap, line, break_on_hyphens=False, break_long_words=False)
-        fewest = len(cut(wide))
-        narrow = (w for w in range(-(-len(line) // max(fewest, 1)), wide) if len(cut(w)) == fewest)
-        lines += cut(max(next(narrow, wide), 1))
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
-
-
-def _is_line(handle: Any) -> bool:
-    """Return whether a legend's entry is a line, which needs room for its dashes."""
-    return isinstance(handle, Line2D) and handle.get_linestyle() != "None"
-
-
-def laid_out(figure: Figure) -> None:
-    """Lay a figure out, once more if something was added to it; break what is longer than its room.
-
-    That are labels of y and titles of fields. Of numbers that run into each other some are left
-    out.
-    """
-    figure.set_layout_engine("constrained")
-    figure.draw_without_rendering()  # as high as fields are above the legend
-    for ax in figure.axes:
-        label, high = ax.yaxis.label, float(ax.get_window_extent().height)
-        _break(label, label.get_window_extent().height / high)
-        _break(ax.title, ax.title.get_window_extent().width / _room(ax))
-        _thin_out(ax)
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # saving and showing would lay it out again
-
-
-def _thin_out(ax: Axes) -> None:
-    """Mark fewer numbers on the axis of x where they run into each other."""
-    locator, gap = ax.xaxis.get_major_locator(), GAP * ax.figure.dpi / 72
-    if not isinstance(locator, MaxNLocator):
+    if not names and not absent:
         return
-    for fewer in (4, 3, 2):
-        numbers = [label.get_window_extent() for label in ax.get_xticklabels()]
-        if all(one.x1 + gap < other.x0 for one, other in pairwise(numbers)):
-            return
-        locator.set_params(nbins=fewer)
+    # As many columns as fit: of each a handle, and letters of its longest name, in inches.
+    columns = max(len(names), 1)
+    while columns > 2 and inches < sum(
+        0.6 + 0.065 * max(map(len, column)) for column in np.array_split(names, columns)
+    ):
+        columns -= 1
+    columns = -(-len(names) // -(-len(names) // columns)) if names else 1  # of equal lengths
+    above = "\n".join(in_lines(line, inches, SMALL) for line in absent.splitlines())
+    how: Style = {"loc": "outside lower center", "ncols": columns, "title_fontsize": "small"}
+    legend = figure.legend([known[name] for name in names], names, title=above or None, **how)
+    legend.get_title().set_color("grey")
 
 
-def _break(text: Text, share: float) -> None:
-    """Break a text into lines if it takes more than its room, at its last comma if that will do."""
-    lines = text.get_text().splitlines()
-    if share <= 1 or not lines:
-        return
-    wide = max(8, int(max(map(len, lines)) / share))
-    broken = []
-    for line in lines:
-        head, _, tail = line.rpartition(", ")
-        fits = head and max(len(head) + 1, len(tail)) <= wide < len(line)
-        broken += [f"{head},", tail] if fits else [fill(line, wide, break_long_words=False)]
-    text.set_text("\n".join(broken))
+def _break(text: Text, inches: float) -> None:
+    """Break a text into lines that have room in so many inches."""
+    text.set_text(in_lines(text.get_text(), inches, float(text.get_fontsize())))
 
 
-def _room(ax: Axes) -> float:
-    """Return how wide the title of a field can be: up to its neighbours', and a figure's edges."""
-    figure: Any = ax.figure
-    titled = [each for each in figure.axes if each.get_title()]
-    own, *middles = (np.mean(each.get_window_extent().intervalx) for each in (ax, *titled))
-    sides = [abs(middle - own) / 2 for middle in middles if abs(middle - own) > 1]
-    return float(2 * min([own, figure.bbox.width - own, *sides]))
-
-
-def _at_ends(figure: Figure, names: Sequence[str]) -> bool:
-    """Write the names of few curves at their ends, at the right of a figure; return if they fit.
-
-    They do not where ends are closer than letters are high, or what has a name is no curve.
-    """
-    shown: list[Any] = [ax for ax in figure.axes if ax.get_visible()]
-    ends = [
-        [c for c in ax.lines if c.get_label() in names and len(c.get_xydata()) > 2]
-        for ax in shown
-        if ax.get_subplotspec().is_last_col()
-    ]
-    for curves in ends:
-        heights = [c.axes.transData.transform(c.get_xydata()[-1])[1] for c in curves]
-        apart = np.diff(sorted(heights)).min(initial=np.inf) * 72 / figure.dpi
-        lines = all(c.get_linestyle() != "None" for c in curves)
-        if apart < APART or not (lines and len(curves) == len(names) <= CURVES):
-            return False
-    how: Style = {"textcoords": "offset points", "va": "center"}
-    for c in (c for curves in ends for c in curves):
-        how["xytext"] = (4 if c.get_marker() == "None" else 8, 0)  # clear of dots
-        how |= {"color": legible(c.get_color()), "fontsize": "small"}
-        c.axes.annotate(c.get_label(), c.get_xydata()[-1], **how)
-    return bool(ends)
+def in_lines(text: str, inches: float, points: float = MEDIUM) -> str:
+    """Return a text in lines of at most so many inches; what is in brackets stays on one line."""
+    letters = max(int(LETTERS * inches * MEDIUM / points), 8)
+    glued = BRACKETS.sub(lambda part: part[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
+    how: Style = {"break_long_words": False, "break_on_hyphens": False}
+    lines = "\n".join(fill(line, letters, **how) for line in glued.splitlines())
+    return lines.replace("\N{NO-BREAK SPACE}", " ")

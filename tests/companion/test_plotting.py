@@ -251,12 +251,13 @@ def test_a_finding_is_of_the_last_round_and_its_interval_ends_where_points_do():
     assert [style.rounded(v, 1) for v in (-0.04, 1e-9, -7.04)] == ["-0.04", "0.0", "-7.0"]
 
 
-def test_a_heading_is_broken_evenly_and_never_within_brackets():
+def test_a_heading_is_broken_where_it_has_no_room_and_never_within_brackets():
     told = "FedMix minus FedAvg: +1.8 points [0.9, 2.6] (CIFAR-10); -0.1 points [-0.6, 0.5] (MNIST)"
-    lines = style.wrapped(f"a short line\n{told}", 75)
-    assert lines[0] == "a short line" and len(lines) == 3 and " ".join(lines[1:]) == told
-    for wide in range(28, 80):
-        assert all(line.count("[") == line.count("]") for line in style.wrapped(told, wide))
+    for inches in np.arange(2.5, 6, 0.5):
+        lines = style.in_lines(told, inches).splitlines()
+        assert all(line.count("[") == line.count("]") for line in lines)
+        assert " ".join(lines) == told and max(map(len, lines)) <= style.LETTERS * inches
+    assert style.in_lines("one\ntwo", 5) == "one\ntwo" and style.in_lines("", 1) == ""
 
 
 def test_tiles_begin_at_the_top_and_are_crossed_where_they_are_said_to_be():
