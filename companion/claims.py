@@ -10,7 +10,7 @@ of one setting say. The 95% interval over seeds decides (`companion.inference`):
   undecided, and the difference is within a percentage point of zero (two one-sided tests).
 - ``undecided``: the interval contains the boundary, or p exceeds `DISCOVERY`.
 - ``still training``: the claim is about where training ends, and a curve that it compares had not
-  stopped rising (`companion.trained.rising`).
+  stopped rising (`companion.trained.Survey`).
 - ``not tested``: there are fewer than three seeds, or the setting cannot show it.
 
 No seed is left out for its outcome. Where runs did not train, or kept their initial model, the test

@@ -25,6 +25,7 @@ from companion.sections import (
     Setting,
     has_data,
 )
+from companion.trained import no_runs
 from fedlib import data
 from fedlib.algorithms import MajorityClass
 from fedrun import Result, find_result
@@ -42,7 +43,7 @@ class Panel:
     the numbers at which no method of it has trained yet, as "p = 0.4". ``untrained`` are runs of
     the frame that did not train: method, seed, and where they stand; ``initial`` those whose kept
     model is the initial one. ``rising`` is by how much each method's accuracy still rises at the
-    end (`companion.trained.rising`). ``rounds`` is how many were asked for in place of the
+    end (`companion.trained.Survey`). ``rounds`` is how many were asked for in place of the
     setting's own, 0 for these.
     """
 
@@ -53,8 +54,8 @@ class Panel:
     trained: bool
     absent: Mapping[str, str] = field(default_factory=dict)
     left: Sequence[str] = ()
-    untrained: pd.DataFrame = field(default_factory=lambda: trained.untrained([]), repr=False)
-    initial: pd.DataFrame = field(default_factory=lambda: trained.initial([]), repr=False)
+    untrained: pd.DataFrame = field(default_factory=no_runs, repr=False)
+    initial: pd.DataFrame = field(default_factory=no_runs, repr=False)
     rising: Mapping[str, float] = field(default_factory=dict, repr=False)
     rounds: int = 0
 
@@ -155,7 +156,7 @@ def panels(
     """
     every, settings = [*methods, *larger], section.settings(scale, dataset)
     if only_stored(scale):
-        if found := [p for p in stored(section, every, scale) if dataset in ("", p.dataset)]:
+        if found := stored(section, every, scale, dataset):
             return found
         part = f"{section.name}:{dataset}".rstrip(":")
         raise NothingStored(
@@ -169,11 +170,7 @@ def panels(
         done = iter(sweep([e for _, es in asked for e in es], device=device))
         runs = [(run, [next(done) for _ in es]) for run, es in asked]
         frame = together((run.method, run.where, results) for run, results in runs)
-        more: dict[str, Any] = {
-            "untrained": trained.untrained(runs),
-            "initial": trained.initial(runs),
-        }
-        more |= {"rising": trained.rising(runs), "rounds": rounds}
+        more: dict[str, Any] = {**trained.survey(runs)._asdict(), "rounds": rounds}
         shown.append(Panel(name, scale, setting, frame, trained=True, **more))
     beside = section.beside if scale == "quick" else ()
     return shown + [p for larger_scale in beside for p in stored(section, every, larger_scale)]
@@ -209,9 +206,9 @@ def only_stored(scale: str) -> bool:
 
 
 def stored(
-    section: Section, methods: Sequence[str], scale: str, *, part: bool = False
+    section: Section, methods: Sequence[str], scale: str, dataset: str = "", *, part: bool = False
 ) -> list[Panel]:
-    """Return a panel per data set of ``scale`` from results that are there, training nothing.
+    """Return a panel per data set of ``scale``, or of one, from results that are there.
 
     While a campaign is under way methods have different seeds: see ``comparable``. What is there is
     shown, and what is not is listed as ``absent``. A data set of which one end of a range is still
@@ -220,7 +217,7 @@ def stored(
     compares single numbers. Nor has one of which the floor alone is there.
     """
     shown = []
-    for name, setting in section.settings(scale).items():
+    for name, setting in section.settings(scale, dataset).items():
         asked = section.by_run(scale, name, methods)
         found = [(run, [find_result(e) for e in every]) for run, every in asked]
         there = comparable(found)
@@ -228,11 +225,10 @@ def stored(
         if not alone and (part or _ends(there) == _ends(found)):
             frame = together((run.method, run.where, results) for run, results in there)
             gone = _absent(found, {run.method for run, _ in there})
-            given_up = {run.method for run, _ in lost(section, scale, name)}
+            given_up = {run.method for run, _ in lost(section, scale, name)} if gone else {}
             gone |= {method: DIVERGED for method in gone if method in given_up}
             missing: dict[str, Any] = {"absent": gone, "left": _left(found, there)}
-            missing |= {"untrained": trained.untrained(there), "initial": trained.initial(there)}
-            missing |= {"rising": trained.rising(there)}
+            missing |= trained.survey(there)._asdict()
             shown.append(Panel(name, scale, setting, frame, trained=False, **missing))
     return shown
 

@@ -12,14 +12,17 @@ not train, or that their kept model is the initial one.
 A claim about where training ends is judged where all curves that it compares have stopped rising.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from math import isnan, nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from companion.claims import UNTESTED, Claim
 from companion.sections import Run
@@ -30,52 +33,100 @@ ACCURACIES = ("test", "validation", "balanced", "balanced_validation", "global")
 COLUMNS = ("method", "seed")
 INITIAL = "the kept model is the initial one in {} of {} seeds, selected by NLL"
 UNTRAINED = "did not train in {} of {} seeds"
+CURVES = [*(f"{name}_accuracy" for name in ACCURACIES), "kept_round"]
 Runs = Iterable[tuple[Run, Sequence[Result]]]
 
 
-def trained(result: Result) -> bool:
-    """Return whether a run is better after some round than before its first, by any accuracy."""
-    one, pairs = result.experiment, list[tuple[float, float]]()
-    for metric in {f"{of}_accuracy" for of in ACCURACIES} & {*result.logged}:
-        curve = result.curve(metric)
-        first = curve.pop(0, nan)
-        pairs += [(first, value) for value in curve.values() if not isnan(value - first)]
+class Facts(NamedTuple):
+    """What is known of one stage.
+
+    ``trained``: whether it is better after some round than before its first, by any accuracy.
+    ``keeps_trained``: whether the state that it kept is another one than the initial model.
+    ``rise``: by how much its accuracy still rises, the mean over the last quarter of the rounds
+    minus the mean over the quarter before; NaN without such a curve.
+    """
+
+    trained: bool
+    keeps_trained: bool
+    rise: float
+
+
+def facts(result: Result) -> Facts:
+    """Return what is known of a run."""
+    courses, one = _courses(result), result.experiment
+    kept = courses.pop("kept_round", {})
+    pairs = list[tuple[float, float]]()
+    for curve in courses.values():
+        first, *later = (curve.get(0, nan), *(v for t, v in curve.items() if t))
+        pairs += [(first, value) for value in later if not isnan(value - first)]
     exempt = one.first_stage or one.rounds <= 1 or isinstance(one.algorithm, MajorityClass)
-    return bool(exempt) or not pairs or any(value > first for first, value in pairs)
+    better = not pairs or any(value > first for first, value in pairs)
+    chosen = next((courses[name] for name in CURVES if name in courses), {})
+    keeps_trained = bool(one.first_stage) or 0 not in kept.values()
+    return Facts(bool(exempt) or better, keeps_trained, _rise(chosen))
 
 
-def keeps_trained(result: Result) -> bool:
-    """Return whether the state that a run kept is another one than the initial model."""
-    kept = result.curve("kept_round").values() if "kept_round" in result.logged else ()
-    return bool(result.experiment.first_stage) or 0 not in kept
+def _courses(result: Result) -> dict[str, dict[int, float]]:
+    """Return the accuracies of a run by round, mean over clients, and the round that it kept."""
+    rows = result.metrics.filter(pc.is_in(pc.field("metric"), pa.array(CURVES)))
+    means = rows.group_by(["metric", "round"]).aggregate([("value", "mean")]).sort_by("round")
+    found = dict[str, dict[int, float]]()
+    columns = (means[name].to_pylist() for name in ("metric", "round", "value_mean"))
+    for metric, round, value in zip(*columns, strict=True):
+        found.setdefault(metric, {})[round] = nan if value is None else value
+    return found
 
 
-def untrained(runs: Runs) -> pd.DataFrame:
-    """Return the runs that did not train, or stand on one: method, seed, and where they stand."""
-    return _without(trained, runs)
+def _rise(course: Mapping[int, float]) -> float:
+    """Return how much a curve rises from the third to the last quarter; or NaN."""
+    last = max(course, default=0)
+    late = [v for t, v in course.items() if t > 0.75 * last]
+    before = [v for t, v in course.items() if 0.5 * last < t <= 0.75 * last]
+    return sum(late) / len(late) - sum(before) / len(before) if before else nan
 
 
-def initial(runs: Runs) -> pd.DataFrame:
-    """Return in the same form the runs whose kept model is the initial one, or that stand on it."""
-    return _without(keeps_trained, runs)
+class Survey(NamedTuple):
+    """What is known of several runs.
+
+    ``untrained`` are those that did not train, or stand on one: method, seed, and where they
+    stand; ``initial`` in the same form those whose kept model is the initial one, or that stand on
+    it; ``rising`` is by how much the accuracy of each method still rises, mean over its runs, of
+    the stage of a run of which it is most. A method without such a curve is left out.
+    """
+
+    untrained: pd.DataFrame
+    initial: pd.DataFrame
+    rising: dict[str, float]
 
 
-def _without(fine: Callable[[Result], bool], runs: Runs) -> pd.DataFrame:
-    """Return the runs of which some stage is not ``fine``."""
+def no_runs() -> pd.DataFrame:
+    """Return the table of no runs."""
+    return pd.DataFrame(columns=[*COLUMNS])
+
+
+def survey(runs: Runs) -> Survey:
+    """Return what is known of runs; each of their stages is read once."""
     given = [(run, result) for run, results in runs for result in results]
     known = {result.experiment.key: result for _, result in given}
 
     @cache
-    def whole(stage: Experiment) -> bool:
+    def of_stage(stage: Experiment) -> Facts:
         one = known.get(stage.key) or find_result(stage)
-        return one is None or fine(one)
+        return facts(one) if one else Facts(True, True, nan)
 
-    rows = [
-        {"method": run.method, "seed": result.experiment.seed, **run.where}
-        for run, result in given
-        if not all(map(whole, result.experiment.stages))
-    ]
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*COLUMNS])
+    stages = [[*map(of_stage, result.experiment.stages)] for _, result in given]
+    rises = defaultdict[str, list[float]](list)
+    for (run, _), every in zip(given, stages, strict=True):
+        if there := [one.rise for one in every if not isnan(one.rise)]:
+            rises[run.method].append(max(there))
+    rows = [{"method": r.method, "seed": one.experiment.seed, **r.where} for r, one in given]
+
+    def without(fine: Callable[[Facts], bool]) -> pd.DataFrame:
+        bad = [row for row, every in zip(rows, stages, strict=True) if not all(map(fine, every))]
+        return pd.DataFrame(bad) if bad else no_runs()
+
+    rising = {method: sum(of) / len(of) for method, of in rises.items()}
+    return Survey(without(lambda f: f.trained), without(lambda f: f.keeps_trained), rising)
 
 
 def of(rows: pd.DataFrame, runs: pd.DataFrame, *, anybody: bool = False) -> pd.Series:
@@ -148,33 +199,3 @@ def _claims(
     with suppress(LookupError, ValueError):
         return {(claim.text, claim.place): claim for claim in judge(frame)}
     return {}
-
-
-def rising(runs: Runs) -> dict[str, float]:
-    """Return by how much the accuracy of each method still rises, mean over its runs.
-
-    That is the mean over the last quarter of the rounds minus the mean over the quarter before, of
-    the stage of a run of which it is most. A method without such a curve is left out.
-    """
-    given = [(run, result) for run, results in runs for result in results]
-    known = {result.experiment.key: result for _, result in given}
-    found, rises = dict[str, list[float]](), dict[str, float]()
-    for run, result in given:
-        for stage in result.experiment.stages:
-            one = known.get(stage.key) or find_result(stage)
-            if stage.key not in rises and one is not None:
-                rises[stage.key] = _rise(one)
-        there = [rises[s.key] for s in result.experiment.stages if not isnan(rises.get(s.key, nan))]
-        if there:
-            found.setdefault(run.method, []).append(max(there))
-    return {method: sum(of) / len(of) for method, of in found.items()}
-
-
-def _rise(result: Result) -> float:
-    """Return how much the accuracy of a run rises from the third to the last quarter; or NaN."""
-    known = [f"{name}_accuracy" for name in ACCURACIES if f"{name}_accuracy" in result.logged]
-    course = result.curve(known[0]) if known else {}
-    last = max(course, default=0)
-    late = [v for t, v in course.items() if t > 0.75 * last]
-    before = [v for t, v in course.items() if 0.5 * last < t <= 0.75 * last]
-    return sum(late) / len(late) - sum(before) / len(before) if before else nan

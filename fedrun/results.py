@@ -199,12 +199,15 @@ def places() -> Mapping[str, Path]:
     Raises:
         Damaged: if a file cannot be read, as it may contain any key.
     """
-    return _places(tuple((path, _stamp(path)) for path in result_files()))
+    found = list[tuple[str, tuple[int, ...]]]()
+    with suppress(FileNotFoundError), os.scandir(paths.results()) as entries:
+        found += [(e.name, _stamp(e.path)) for e in entries if e.name.endswith(".parquet")]
+    return _places(paths.results(), tuple(sorted(found)))
 
 
-@lru_cache(maxsize=1)  # figures look up hundreds of runs
-def _places(state: tuple[tuple[Path, tuple[int, ...]], ...]) -> Mapping[str, Path]:
-    return {key: path for path, _ in state for key in keys_in(path)}
+@lru_cache(maxsize=1)  # figures look up thousands of runs
+def _places(folder: Path, state: tuple[tuple[str, tuple[int, ...]], ...]) -> Mapping[str, Path]:
+    return {key: path for path in result_files() for key in keys_in(path)}
 
 
 def path_of(experiment: Experiment) -> Path | None:
@@ -212,7 +215,7 @@ def path_of(experiment: Experiment) -> Path | None:
     return places().get(experiment.key)
 
 
-def _stamp(file: Path | int) -> tuple[int, ...]:
+def _stamp(file: str | int) -> tuple[int, ...]:
     """Return numbers that change when a file is replaced; () for a broken link."""
     with suppress(FileNotFoundError):
         stat = os.stat(file)

@@ -12,7 +12,7 @@ from companion import frames, scorecard
 from companion.claims import effect, judge, table
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
-from companion.scorecard.page import AGREES, DIFFERS, IMPRECISE
+from companion.scorecard.tables import AGREES, DIFFERS, IMPRECISE
 from companion.sections import OWN, PROTOCOL
 from papers.fedmix import FEDMIX, analysis
 from papers.fedmix import claims as fedmix
@@ -34,9 +34,8 @@ class Unsupported(ValueError):
 @cache
 def panel(section: str, dataset: str, scale: str = "standard") -> Panel:
     """Return what is stored of a section on a data set; LookupError if nothing is."""
-    for one in stored(REGISTRY.sections[section], [], scale):
-        if one.dataset == dataset:
-            return one
+    for one in stored(REGISTRY.sections[section], [], scale, dataset):
+        return one
     raise LookupError(f"nothing is stored of {section}:{dataset} at the {scale} scale")
 
 

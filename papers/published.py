@@ -26,6 +26,18 @@ def tables(*name: str) -> dict[str, Any]:
     return tomllib.loads(HERE.joinpath(*name).read_text("utf-8"))
 
 
+@cache
+def _all_published() -> pd.DataFrame:
+    rows = pd.read_csv(HERE / "published.csv").fillna({"why_not": ""}).assign(row=lambda t: t.index)
+    runs = rows["setting"].str.extract(r"(?:trials=|mean over )(\d+)")[0].astype(float)
+    rows["se"] = rows["std"] / np.sqrt(runs)
+    at = rows["setting"].str.extract(r"(S=\d+)")[0].fillna(rows["setting"])
+    numbers = rows[["paper", "dataset", "method", "metric", "value"]].assign(at=at).astype(str)
+    first = rows["row"].groupby([numbers[c] for c in numbers]).transform("first")
+    rows["repeats"] = first.where(rows["value"].notna() & first.ne(rows["row"]), -1)
+    return rows
+
+
 def published(paper: str = "", item: str = "") -> pd.DataFrame:
     """Return published numbers, one per row: paper, table_or_figure, dataset, setting, ..., value.
 
@@ -38,13 +50,7 @@ def published(paper: str = "", item: str = "") -> pd.DataFrame:
     ``paper`` is the number of a seed ("000") and ``item`` the beginning of a table or figure
     ("Table 1"); empty is all. Values that the paper's text does not give are missing (NaN).
     """
-    rows = pd.read_csv(HERE / "published.csv").fillna({"why_not": ""}).assign(row=lambda t: t.index)
-    runs = rows["setting"].str.extract(r"(?:trials=|mean over )(\d+)")[0].astype(float)
-    rows["se"] = rows["std"] / np.sqrt(runs)
-    at = rows["setting"].str.extract(r"(S=\d+)")[0].fillna(rows["setting"])
-    numbers = rows[["paper", "dataset", "method", "metric", "value"]].assign(at=at).astype(str)
-    first = rows["row"].groupby([numbers[c] for c in numbers]).transform("first")
-    rows["repeats"] = first.where(rows["value"].notna() & first.ne(rows["row"]), -1)
+    rows = _all_published()
     chosen = rows["paper"].str.startswith(paper) & rows["table_or_figure"].str.startswith(item)
     return rows[chosen].reset_index(drop=True)
 

@@ -11,16 +11,7 @@ from companion.claims import CONTRADICTED, HOLDS, UNTESTED, judge
 from companion.frames import by_seed, ended
 from companion.panels import stored
 from companion.plotting import Title, over
-from companion.trained import (
-    INITIAL,
-    UNTRAINED,
-    initial,
-    keeps_trained,
-    noted,
-    rising,
-    trained,
-    untrained,
-)
+from companion.trained import INITIAL, UNTRAINED, facts, noted, survey
 from fedlib import Result, paths
 from papers.adaptive.claims import writer_claims
 from papers.adaptive.experiments import ADAPTIVE_WRITERS
@@ -45,31 +36,32 @@ def result(method, own=(0.1, 0.5), everywhere=(0.1, 0.4), kept=None):
 
 
 def test_a_run_did_not_train_if_no_evaluation_is_better_than_the_first():
-    assert trained(result(FEDAVG)) and trained(result(FEDAVG, kept=0))
-    assert not trained(result(FEDAVG, (0.5, 0.5), (0.1, 0.1)))
-    assert not trained(result(FEDAVG, (0.5, 0.4), (0.1, 0.09), kept=100))
+    assert facts(result(FEDAVG)).trained and facts(result(FEDAVG, kept=0)).trained
+    assert not facts(result(FEDAVG, (0.5, 0.5), (0.1, 0.1))).trained
+    assert not facts(result(FEDAVG, (0.5, 0.4), (0.1, 0.09), kept=100)).trained
     # On one of the two sets of examples it is better.
-    assert trained(result(FEDAVG, (0.5, 0.4), (0.1, 0.101)))
+    assert facts(result(FEDAVG, (0.5, 0.4), (0.1, 0.101))).trained
     # It ends where it began, and was better in between.
-    assert trained(result(FEDAVG, (0.1, 0.3, 0.1), (0.1, 0.1, 0.1)))
+    assert facts(result(FEDAVG, (0.1, 0.3, 0.1), (0.1, 0.1, 0.1))).trained
     # A second stage begins with a trained model: it may well make it worse.
-    assert trained(result(TUNED, (0.5, 0.5), (0.4, 0.2)))
-    assert trained(result(MAJORITY, (0.5, 0.5), (0.1, 0.1)))
+    assert facts(result(TUNED, (0.5, 0.5), (0.4, 0.2))).trained
+    assert facts(result(MAJORITY, (0.5, 0.5), (0.1, 0.1))).trained
 
 
 def test_where_the_least_loss_is_the_initial_models_the_run_trained_all_the_same():
     """20 times the paper's rate: three times the accuracy, and a larger loss than log 10."""
-    assert keeps_trained(result(FEDAVG)) and keeps_trained(result(FEDAVG, kept=100))
-    assert not keeps_trained(result(FEDAVG, kept=0))
-    assert keeps_trained(result(TUNED, kept=0))  # the federation's model
+    assert facts(result(FEDAVG)).keeps_trained and facts(result(FEDAVG, kept=100)).keeps_trained
+    assert not facts(result(FEDAVG, kept=0)).keeps_trained
+    assert facts(result(TUNED, kept=0)).keeps_trained  # the federation's model
 
 
 def test_what_stands_on_an_untrained_run_is_untrained():
     worse = {"own": (0.5, 0.4), "everywhere": (0.1, 0.1)}
-    for kept, how, of in ((0, {}, initial), (100, worse, untrained)):
+    for kept, how, of in ((0, {}, "initial"), (100, worse, "untrained")):
         made = {FEDAVG: result(FEDAVG, kept=kept, **how), TUNED: result(TUNED)}
         runs = [(RUNS[m], [one]) for m, one in made.items()]
-        found, others = of(runs), (untrained if of is initial else initial)(runs)
+        every = survey(runs)._asdict()
+        found, others = every[of], every["untrained" if of == "initial" else "initial"]
         assert found["method"].tolist() == [FEDAVG, TUNED] and not len(others)
         assert found["p"].tolist() == [1.0] * 2
 
@@ -78,18 +70,19 @@ def test_how_much_an_accuracy_still_rises_is_of_the_last_two_quarters():
     """By hand: of rounds 0 to 8 the last quarter is 7 and 8, the one before 5 and 6."""
     flat, late = (0.5,) * 9, (0.0, 0.1, 0.9, 0.2, 0.3, 0.40, 0.42, 0.43, 0.45)
     runs = [result(FEDAVG, late), result(FEDAVG, flat), result(FEDAVG, late[::2])]
-    assert rising([(RUNS[FEDAVG], runs[:1])]) == {FEDAVG: pytest.approx(0.03)}
+    assert survey([(RUNS[FEDAVG], runs[:1])]).rising == {FEDAVG: pytest.approx(0.03)}
     # Of rounds 0 to 4: .45 minus .42, and the mean over seeds.
     every = [replace(one, experiment=replace(one.experiment, seed=i)) for i, one in enumerate(runs)]
-    assert rising([(RUNS[FEDAVG], every)]) == {FEDAVG: pytest.approx(0.02)}
+    assert survey([(RUNS[FEDAVG], every)]).rising == {FEDAVG: pytest.approx(0.02)}
     # What stands on a run that still rises is still training, even where its own curve falls.
     worse = result(TUNED, (0.6,) * 8 + (0.5,))
-    both = rising([(RUNS[TUNED], [worse]), (RUNS[FEDAVG], runs[:1])])
+    both = survey([(RUNS[TUNED], [worse]), (RUNS[FEDAVG], runs[:1])]).rising
     assert both == {FEDAVG: pytest.approx(0.03), TUNED: pytest.approx(0.03)}
-    other = rising([(RUNS[TUNED], [result(TUNED, late)]), (RUNS[FEDAVG], [result(FEDAVG, flat)])])
+    runs = [(RUNS[TUNED], [result(TUNED, late)]), (RUNS[FEDAVG], [result(FEDAVG, flat)])]
+    other = survey(runs).rising
     assert other == {FEDAVG: 0, TUNED: pytest.approx(0.03)}
-    assert rising([(RUNS[TUNED], [worse])]) == {TUNED: pytest.approx(-0.05)}
-    assert rising([(RUNS[FEDAVG], [result(FEDAVG, (0.1, 0.5))])]) == {}  # too short to tell
+    assert survey([(RUNS[TUNED], [worse])]).rising == {TUNED: pytest.approx(-0.05)}
+    assert survey([(RUNS[FEDAVG], [result(FEDAVG, (0.1, 0.5))])]).rising == {}  # too short to tell
 
 
 @pytest.mark.parametrize("section, scale", [(SPECIALISTS, "paper"), (OPT_OUT, "standard")])
