@@ -104,11 +104,10 @@ campaign: $(ENV)  ## train BLOCKS of the campaign in their order, or all, and co
 paper: $(ENV)  ## train all of SCALE (the papers' own) or SECTIONS of it, here or on a Ray cluster (RAY_ADDRESS=)
 	$(PY) -m papers campaign $(CAMPAIGN)
 
-report: $(ENV)  ## write the scorecard, docs/FINDINGS.md and README's table
+report: $(ENV)  ## write docs/FINDINGS.md, its figure and README's table from what is stored
 	$(PY) -m papers report
-	$(PY) -m papers.told
 
-site: $(ENV)  ## the notebooks, figures, scorecard and API as static pages in build/site/
+site: $(ENV)  ## the notebooks, figures and API as static pages in build/site/
 	@$(PY) -c 'import sphinx, myst_nb, furo, latex2mathml' 2>/dev/null || \
 		$(PY) -m pip install --quiet -c constraints.txt -e '.[site]'
 	$(PY) docs/site/build.py

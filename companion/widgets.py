@@ -54,6 +54,13 @@ def claims_table(frame: pd.DataFrame, name: str, scale: str) -> HTML:
     return HTML(f"{_verdicts(rows[:MOST])}{folded}<p>{'; '.join([*marks, GLOSSARY])}</p>")
 
 
+def folded(label: str, table: pd.DataFrame) -> HTML:
+    """Return a long table that opens below its label."""
+    with pd.option_context("display.max_colwidth", None):
+        text = re.sub(r"\n *", "", table.to_html(index=False, border=0))
+    return HTML(f"<details><summary>{escape(label)}</summary>{text}</details>")
+
+
 def _verdicts(table: pd.DataFrame) -> str:
     """Return a table of verdicts as HTML, in which they stand out by word and colour."""
     bold = '<b style="color:{}">{}</b>'.format

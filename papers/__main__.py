@@ -12,7 +12,7 @@ import typer
 from rich import print as show
 from rich.markup import escape
 
-from companion import claims, scorecard
+from companion import claims
 from companion import plan as planning
 from companion import results as kept_results
 from companion.sections import SCALES
@@ -125,8 +125,10 @@ def judge(scale: Scale = "standard") -> None:
 
 @app.command()
 def report() -> None:
-    """Write the scorecard: every published number and claim next to what was measured."""
-    scorecard.main(REGISTRY)
+    """Write docs/FINDINGS.md, its figure and README's parts from what is stored."""
+    from papers import told  # only here, as it needs Jupyter
+
+    told.main()
 
 
 @app.command(epilog="[bold]Example[/bold]  tasks 001/dirichlet_cifar10 --set alpha=0.1")

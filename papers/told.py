@@ -81,18 +81,24 @@ def test(name: str) -> Row:
     """
     if not (named := _NAMED.match(name)):
         raise LookupError(f"{name!r} is no name of a test")
-    paper, claim, part, where = named.groups()
-    known = verdicts()
-    one = known[known["paper"].eq(paper) & known["name"].eq(claim)]
-    if len(one) and not part and not where:
-        return one.iloc[0].to_dict()
-    rows = tests()
-    rows = rows[rows["paper"].eq(paper) & rows["name"].eq(claim)]
+    paper, claim, part, where = (each or "" for each in named.groups())
+    return _deciding(paper, claim, part, **{"tested on": where})
+
+
+def _deciding(paper: str, claim: str, part: str, **starts: str) -> Row:
+    """Return the claim with its verdict, or the most faithful test of a part of it or of a place.
+
+    ``starts`` are columns of tests and how they begin. LookupError if there is none.
+    """
+    known, rows = (t[t["paper"].eq(paper) & t["name"].eq(claim)] for t in (verdicts(), tests()))
+    if len(known) and not part and not any(starts.values()):
+        return known.iloc[0].to_dict()
     rows = rows[rows["part"].eq(part)] if part else rows
-    rows = rows[rows["tested on"].str.startswith(where)] if where else rows
-    if len(rows):
-        return rows.iloc[0].to_dict()
-    raise LookupError(f"no test is called {name!r}")
+    for column, start in starts.items():
+        rows = rows[rows[column].str.startswith(start)]
+    if not len(rows):
+        raise LookupError(f"no test is called {paper} {claim}, {part}: {starts}")
+    return rows.iloc[0].to_dict()
 
 
 def number(name: str, form: str = "") -> str:
@@ -144,19 +150,11 @@ def promises() -> pd.DataFrame:
 
     Columns paper, promise, evidence, and those of the test that decides.
     """
-    rows = [{**_deciding(row), **row} for row in words("told/promises.csv").values()]
+    rows = []
+    for row in words("told/promises.csv").values():
+        place = {"dataset": row["data"], "kind": PAPER if row["part"] or row["data"] else ""}
+        rows.append({**_deciding(row["paper"], row["name"], row["part"], **place), **row})
     return pd.DataFrame(rows)
-
-
-def _deciding(row: Mapping[str, str]) -> Row:
-    """Return the test of a promise: the claim's, or the most faithful of a part or data set."""
-    if not row["part"] and not row["data"]:
-        return test(f"{row['paper']} {row['name']}")
-    every = tests()
-    mine = every["paper"].eq(row["paper"]) & every["name"].eq(row["name"]) & every["kind"].eq(PAPER)
-    mine &= every["part"].eq(row["part"]) if row["part"] else True
-    mine &= every["dataset"].str.startswith(row["data"]) if row["data"] else True
-    return every[mine].iloc[0].to_dict()
 
 
 def _cells(row: Row) -> list[str]:

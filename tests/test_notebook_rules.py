@@ -8,6 +8,7 @@ import ast
 import io
 import re
 import runpy
+import subprocess
 import sys
 import tokenize
 from pathlib import Path
@@ -18,12 +19,13 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from fedlib import paths
+from papers import notebook as offered
 
 PARAMETERS = [
     'scale: str = "quick"', 'dataset: str = ""', "seeds: int = 0", "rounds: int = 0",
     'device: str = "auto"',
 ]  # fmt: skip
-MOST_CELLS, MOST_LINES, MOST_FUNCTION_LINES = 44, 220, 10
+MOST_CELLS, MOST_LINES, MOST_FUNCTION_LINES, MOST_IMPORTS = 44, 220, 10, 10
 FORBIDDEN = {
     r"\b(sys\.exit|os\._exit|exit|quit)\(": "ends the kernel, which papermill takes for success",
     r"\.\./": "has a path relative to the working directory",
@@ -137,7 +139,23 @@ def test_source_notebooks_keep_the_rules(path: Path):
     assert complaints(path) == []
 
 
-@pytest.mark.parametrize("missing", ["papers.told", "fedlib"])
+def test_every_name_that_a_notebook_uses_is_imported_or_defined():
+    """ruff knows no names of an import of everything: here it gets them one by one."""
+    names = f"import {', '.join(offered.__all__)}"
+    for path in SOURCES:
+        code = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+        text = "\n".join(code).replace("import *", names)
+        assert names in text, path.name
+        imports = [
+            n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Import | ast.ImportFrom)
+        ]
+        assert len(imports) <= MOST_IMPORTS, path.name
+        ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,F822", "-"]
+        found = subprocess.run(ruff, input=text, text=True, capture_output=True)
+        assert found.returncode == 0, f"{path.name}: {found.stdout}{found.stderr}"
+
+
+@pytest.mark.parametrize("missing", ["papers.notebook", "fedlib"])
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_a_notebook_that_lies_alone_says_what_it_needs(path: Path, missing: str, monkeypatch):
     """It said "No module named 'papers'": the library was installed, and the papers cannot be."""

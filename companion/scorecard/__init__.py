@@ -1,10 +1,9 @@
-"""Every published number and every claim next to what was measured: `make report`."""
+"""Every published number and every claim next to what was measured."""
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ import numpy as np
 import pandas as pd
 
 from companion import inference, trained
-from companion.claims import IDENTITY, OPEN, Claim, answers
+from companion.claims import IDENTITY, OPEN, Claim
 from companion.claims import table as claims_frame
 from companion.diverged import lost
 from companion.frames import read_table
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
-from companion.scorecard import page as words
+from companion.scorecard import tables as words
 from companion.sections import (
     OWN,
     PROTOCOL,
@@ -32,7 +31,7 @@ from companion.sections import (
 )
 from fedlib import paths
 from fedlib.metrics import interval
-from fedrun import Experiment, Result, files, find_result
+from fedrun import Experiment, Result, find_result
 
 LARGEST_FIRST = SCALES[::-1]
 # The quick scale has data of its own, which no paper has numbers for.
@@ -42,27 +41,6 @@ ORDERED = "closer to the published order than chance"
 TEXTS = ("group", "family", "scale", "faithful", "notebook", "key", "device", "commit")
 MARKS = ("diverged",)
 MEASURED = ("mean", "low", "high", "seeds", "values", *MARKS, "initial", *TEXTS)
-
-
-def write(registry: Registry) -> tuple[Path, pd.DataFrame, pd.DataFrame]:
-    """Write the page scorecard.html; return its path, the published numbers, and the claims."""
-    file = paths.figures() / "scorecard.html"
-    table, tests = numbers(registry), collected()
-    told = answers(tests, registry.claims())
-    page = words.page(table, orders(table), at_own_scale(registry, table), told, tests)
-    files.write(file, lambda part: part.write_text(page, "utf-8"), "the scorecard")
-    return file, table, told
-
-
-def main(registry: Registry) -> None:
-    """Write the page; say where, and how verdicts are spread."""
-    file, numbers, told = write(registry)
-    counted = numbers[~numbers["repeats"] & numbers["why_not"].eq("")], told
-    for name, table in zip(("published numbers", "claims of the papers"), counted, strict=True):
-        counts = ", ".join(f"{n} {v}" for v, n in table["verdict"].value_counts().items())
-        none = "none tested yet, run make figures SCALE=standard"
-        print(f"{len(table)} {name}: {counts or none}")
-    print(file.relative_to(paths.ROOT) if file.is_relative_to(paths.ROOT) else file)
 
 
 def collected(folder: Path | None = None) -> pd.DataFrame:
@@ -108,8 +86,10 @@ def numbers(registry: Registry) -> pd.DataFrame:
     (whether an earlier row is the same number) and verdict.
     """
     table = registry.published().set_index("row", drop=False)
-    by_section = {item.section.name: _Stored(item.section) for item in registry.tables}
-    rows = [r for item in registry.tables for r in _measured(item, by_section[item.section.name])]
+    by_section = defaultdict[str, list[PublishedTable]](list)
+    for item in registry.tables:
+        by_section[item.section.name].append(item)
+    rows = [row for items in by_section.values() for row in _measured(items[0].section, items)]
     found = pd.DataFrame(rows, columns=["row", *MEASURED])
     found = found.sort_values("seeds", key=lambda n: n.lt(LEAST_SEEDS), kind="stable")
     found = found.drop_duplicates("row").set_index("row")
@@ -170,38 +150,35 @@ def not_at_hand(registry: Registry) -> list[int]:
     ]
 
 
-class _Stored:
-    """What is stored of a section, loaded once for all of its tables."""
-
-    def __init__(self, section: Section) -> None:
-        self.lost = cache(lambda scale, dataset: lost(section, scale, dataset))
-        self.panels = cache(
-            lambda scale, methods=(): tuple(stored(section, methods, scale, part=True))
-        )
-
-
-def _measured(item: PublishedTable, known: _Stored) -> Iterator[dict[str, object]]:
-    """Yield what was measured for each number of an item, the largest scale first.
+def _measured(section: Section, items: Sequence[PublishedTable]) -> Iterator[dict[str, object]]:
+    """Yield what was measured for each number of a section's items, the largest scale first.
 
     A method of which a run diverged is left out of its panel: by itself it has its other places.
     What diverged comes last.
     """
-    section, without = item.section, list[dict[str, object]]()
+    without = list[dict[str, object]]()
     for scale in WITH_NUMBERS:
-        gone = [(d, run) for d in section.settings(scale) for run, _ in known.lost(scale, d)]
-        without += [row for d, run in gone for row in _diverged(item, scale, d, run)]
-        shown = [*known.panels(scale)]
+        gone = [(d, run) for d in section.settings(scale) for run, _ in lost(section, scale, d)]
+        shown = stored(section, [], scale, part=True)
         for method in dict.fromkeys(run.method for _, run in gone):
-            shown += known.panels(scale, (method,))
+            shown += stored(section, [method], scale, part=True)
+        for item in items:
+            without += [row for d, run in gone for row in _diverged(item, scale, d, run)]
         for panel in shown:
-            printed = item.printed(panel.dataset).dropna(subset="value")
-            runs = dict(iter(item.measured(panel).groupby(list(item.keys))))
-            theirs = _of_paper(item, panel.dataset)
-            for _, row in printed.iterrows():
-                measured = runs.get(tuple(row[k] for k in item.keys))
-                if measured is not None:
-                    yield _row(item, panel, row, measured, theirs)
+            for item in items:
+                yield from _of_panel(item, panel)
     yield from without
+
+
+def _of_panel(item: PublishedTable, panel: Panel) -> Iterator[dict[str, object]]:
+    """Yield what a panel has measured for each number of an item."""
+    printed = item.printed(panel.dataset).dropna(subset="value")
+    runs = dict(iter(item.measured(panel).groupby(list(item.keys))))
+    theirs = _of_paper(item, panel.dataset)
+    for _, row in printed.iterrows():
+        measured = runs.get(tuple(row[k] for k in item.keys))
+        if measured is not None:
+            yield _row(item, panel, row, measured, theirs)
 
 
 def _diverged(

@@ -1,4 +1,4 @@
-"""Build the static site: the notebooks with their outputs, all figures, the scorecard, the API.
+"""Build the static site: the notebooks with their outputs, all figures, the API.
 
 Lays out sources in build/site-src and has Sphinx write build/site; nothing is downloaded.
 """
@@ -13,10 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from companion.scorecard import LARGEST_FIRST, write
+from companion.scorecard import LARGEST_FIRST
 from companion.widgets import STILL
 from fedlib import paths
-from papers.registry import REGISTRY
 
 HERE = Path(__file__).parent
 SOURCES, SITE = paths.ROOT / "build" / "site-src", paths.ROOT / "build" / "site"
@@ -35,7 +34,6 @@ def main() -> int:
     shutil.copytree(paths.ROOT / "docs" / "pictures", SOURCES / "docs" / "pictures")
     names = _notebooks()
     _figures()
-    _scorecard()
     _pages()
     (SOURCES / "index.md").write_text(_index(names), "utf-8")
     (SOURCES / "api.md").write_text(_api(), "utf-8")
@@ -94,15 +92,6 @@ def _figures() -> None:
     (SOURCES / "figures.md").write_text("\n".join(lines), "utf-8")
 
 
-def _scorecard() -> None:
-    """Write the scorecard anew and put its page beside the site's."""
-    file, _, _ = write(REGISTRY)
-    (SOURCES / "extra").mkdir()
-    page = file.read_text("utf-8").replace("../notebooks/", "notebooks/").replace(".ipynb", ".html")
-    page = page.replace("<h1>", '<p><a href="index.html">fedlib</a></p>\n<h1>', 1)
-    (SOURCES / "extra" / "scorecard.html").write_text(page, "utf-8")
-
-
 TEXTS = {
     "findings": "docs/FINDINGS.md",
     "index": "README.md",
@@ -138,7 +127,7 @@ def _index(names: list[str]) -> str:
     return f"""{_text("README.md")}
 
 **More:** [what was found](findings.md), with intervals; all [figures](figures.md); the
-<a href="scorecard.html">scorecard</a> of published and measured numbers;
+[scorecard](notebooks/16_scorecard.ipynb) of published and measured numbers;
 the [manual](manual.md); the [API](api.md).
 
 ```{{toctree}}

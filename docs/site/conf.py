@@ -16,11 +16,9 @@ extensions = [
 ]
 html_theme = "furo"
 html_title = "fedlib"
-html_extra_path = ["extra"]
 html_static_path, html_css_files = ["_static"], ["site.css"]
 html_show_search_summary = False  # excerpts are fetched, which pages opened as files cannot
 html_show_sourcelink = html_copy_source = False
-exclude_patterns = ["extra"]
 
 # Notebooks are shown with the outputs that they were stored with, never executed here.
 nb_execution_mode = "off"

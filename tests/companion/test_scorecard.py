@@ -11,8 +11,8 @@ import pytest
 from companion import claims, panels, scorecard
 from companion.claims import OPEN
 from companion.plotting import save_table
-from companion.scorecard import at_own_scale, judged, not_at_hand, numbers, orders, page
-from companion.scorecard.page import (
+from companion.scorecard import at_own_scale, judged, not_at_hand, numbers, orders, tables
+from companion.scorecard.tables import (
     ABSENT,
     AGREES,
     DIFFERS,
@@ -162,8 +162,11 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
     # Its kept model is the initial one, although it trained: it counts, and that is told.
     moon = one.loc["MOON"]
     assert (moon["verdict"], moon["initial"]) == (OTHER, 3)
-    shown = page._numbers(one.reset_index())
-    assert shown.count("the kept model is the initial one in 3 of 3 seeds, selected by NLL") == 1
+    shown = tables.listed(one.reset_index()).set_index("method")["verdict"]
+    assert shown["MOON"].endswith(
+        "the kept model is the initial one in 3 of 3 seeds, selected by NLL"
+    )
+    assert shown.str.contains("initial").sum() == 1
     for dataset, verdict in {"Cifar100": ABSENT, "TINY": ABSENT, "AGNews": NEVER}.items():
         rows = found[found["dataset"].eq(dataset) & found["table_or_figure"].eq("Table 1")]
         rows = rows[rows["paper"].str.startswith("004")]
@@ -244,24 +247,20 @@ def test_what_is_of_one_data_set_has_nothing_of_those_whose_names_hold_its_name(
         scorecard.of_data(ONE, "digits", table, claims_of_all)
 
 
-def test_the_page_stands_alone_and_escapes_what_it_shows():
-    nothing, none = numbers(ONE), scorecard.collected()
+def test_every_number_and_claim_is_listed_whether_or_not_it_was_measured():
+    nothing, said = numbers(ONE), ONE.claims()
     assert set(nothing["verdict"]) == {NEVER, ABSENT, NO} and nothing["mean"].isna().all()
-    parts, said = (orders(nothing), at_own_scale(ONE, nothing)), ONE.claims()
-    untested = page.page(nothing, *parts, claims.answers(none, said), none)
-    assert none.empty and f"<b>Reproduced</b>: 0 of {len(said)} claims of the papers" in untested
+    assert (tables.listed(nothing)["measured"] == "").all()
     stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.9)
     claims_of("standard", "contradicted")
-    file, table, told = scorecard.write(ONE)
-    text = file.read_text()
-    assert "a &gt; b &amp; &lt;c&gt;" in text and "<c>" not in text
-    assert "http://" not in text and "https://" not in text and "<script src" not in text
-    assert text.count("<tr>") > len(table)
-    assert "../notebooks/12_fourteen_baselines.ipynb" in text
-    assert [*page.by_table(table)] == ["PM-MoE, Table 1"]
-    assert len(table) == len(published()) and len(told) == len(said)
+    table, told = numbers(ONE), claims.answers(scorecard.collected(), said)
+    listed = tables.listed(table)
+    assert len(listed) == len(table) == len(published()) and len(told) == len(said)
+    (row,) = listed[listed["measured"].ne("")].to_dict("records")
+    assert row["paper"] == "PM-MoE" and row["seeds"] == "3" and len(row["run"]) > 8
+    assert row["95% interval"].count(" to ") == 1 and row["verdict"] == OTHER
+    assert [*tables.by_table(table)] == ["PM-MoE, Table 1"]
     assert told["verdict"].tolist() == ["contradicted", *["not tested"] * (len(said) - 1)]
-    assert f"<b>Not reproduced</b>: 1 of {len(said)} claims of the papers" in text
 
 
 def test_at_their_own_scale_numbers_are_counted_and_the_rest_has_its_command():

@@ -29,7 +29,7 @@ HANDED = [
     ("notebooks --only 07", "companion.notebooks.refresh", ("07", 0), {}),
     (GIVEN, "companion.plan.campaign", (REGISTRY, "", ["gates@2", "long"]), TOLD),
     ("results", "companion.results.main", (REGISTRY, "standard"), {}),
-    ("report", "companion.scorecard.main", (REGISTRY,), {}),
+    ("report", "papers.told.main", (), {}),
 ]
 
 
@@ -68,8 +68,8 @@ def test_a_wrong_word_is_answered_by_the_nearest(capsys, code, message):
 def test_what_fails_is_one_line_and_what_is_a_defect_is_not_hidden(monkeypatch, capsys):
     for error, code in ((StoreError("full"), 1), (ValueError("bad"), 2)):
         failing = Mock(side_effect=error)
-        monkeypatch.setattr("companion.scorecard.main", failing)
+        monkeypatch.setattr("papers.told.main", failing)
         assert main(["report"]) == code and capsys.readouterr().err == f"fedlib: {error}\n"
-    monkeypatch.setattr("companion.scorecard.main", lambda book: 1 / 0)
+    monkeypatch.setattr("papers.told.main", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["report"])

@@ -19,7 +19,8 @@ def cells(name):
     made = [n for n in ast.parse(first).body if isinstance(n, ast.Import | ast.ImportFrom)]
     imports = "\n".join(map(ast.unparse, made))
     own = {name: source for name, source in code.items() if name.startswith("nothing-")}
-    return {"imports": imports + "\nfrom fedlib.algorithms import FedAvg, FedMix\n", **own}
+    before = "from papers.notebook import *\nfrom fedlib import FedAvg, FedMix\n"
+    return {"imports": before + imports, **own}
 
 
 def played(parts, *changed):

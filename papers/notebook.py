@@ -1,0 +1,49 @@
+"""What every notebook of the companion uses, for one line: ``from papers.notebook import *``.
+
+A notebook that imports this has
+
+- ``np``, ``pd``, ``plt``, ``torch``, ``w`` (ipywidgets), ``display``, ``cache`` and ``replace``;
+- of fedrun and fedlib what trains and evaluates: ``Experiment``, ``run``, ``run_with_state``,
+  ``play_round``, ``FunctionalModel``, ``generator``, ``class_names``, ``federated``;
+- stored or trained runs: ``panels``, ``several``, ``stored``, ``only_stored``, ``having``,
+  ``costs``;
+- what shows them: ``frames``, ``plotting``, ``explorer``, ``follow``, ``watch``, ``data_menu``,
+  ``claims_table``, ``folded``, ``source``, ``what_ran``, ``in_short``;
+- of the papers ``published``, ``tested`` and the names of methods that several papers have.
+
+Algorithms, partitioners, models and tasks come from ``fedlib``, by name.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+import ipywidgets as w
+import numpy as np
+import pandas as pd
+import torch
+from IPython.display import Markdown, display
+from matplotlib import pyplot as plt
+
+from companion import frames, plotting
+from companion.panels import costs, having, only_stored, panels, several, stored
+from companion.sections import federated
+from companion.story import source, what_ran
+from companion.widgets import claims_table, data_menu, explorer, folded, follow, watch
+from fedlib.data import class_names
+from fedlib.engine import play_round
+from fedlib.models import FunctionalModel
+from fedlib.randomness import generator
+from fedrun import Experiment, run, run_with_state
+from papers.claimed import tested
+from papers.published import published
+from papers.scaled import FEDAVG, LOCAL, MAJORITY, TUNED
+from papers.told import in_short
+
+__all__ = [
+    "FEDAVG", "LOCAL", "MAJORITY", "TUNED", "Experiment", "FunctionalModel", "Markdown",
+    "cache", "claims_table", "class_names", "costs", "data_menu", "display", "explorer",
+    "federated", "folded", "follow", "frames", "generator", "having", "in_short", "np",
+    "only_stored", "panels", "pd", "play_round", "plotting", "plt", "published", "replace",
+    "run", "run_with_state", "several", "source", "stored", "tested", "torch", "w", "watch",
+    "what_ran",
+]  # fmt: skip
