@@ -39,7 +39,7 @@ FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth":
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 LETTERS, MEDIUM, SMALL = 15, 9.1, 7.6  # of a heading to the inch; its size in points, and a smaller
-BRACKETS = re.compile(r"(?:[+-][\d.]+ points )?[\[(][^\])]*[\])]")  # what stays on one line of a heading
+BRACKETS = re.compile(r"(?:[+-][\d.]+ points )?[\[(][^\])]*[\])]")  # stays on one line
 INTERVAL = "95% CI: "
 CONTRAST = 3.1  # of letters with white, at least
 # The labels of quantities, whose axes start at 0.
