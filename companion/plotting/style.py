@@ -39,7 +39,8 @@ FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth":
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 LETTERS, MEDIUM, SMALL = 15, 9.1, 7.6  # of a heading to the inch; its size in points, and a smaller
-BRACKETS = re.compile(r"(?:[+-][\d.]+ points )?[\[(][^\])]*[\])]")  # stays on one line
+# An interval with its effect and its seeds, or what else is in brackets, stays on one line.
+BRACKETS = re.compile(r"([+-][\d.]+ (points )?)?[\[(][^\])]*[\])](, \d+ seeds?)?")
 INTERVAL = "95% CI: "
 CONTRAST = 3.1  # of letters with white, at least
 # The labels of quantities, whose axes start at 0.
@@ -356,7 +357,7 @@ def fields(
         ax.set_ylabel(ylabel)
     for label in (ax.yaxis.label for ax in axes.flat):
         if label.get_rotation():
-            _break(label, size[1] - 0.4)
+            _break(label, size[1] - 0.9)
     finish(figure, heading, absent_of([name for name, _ in given]))
     return figure, pd.concat(drawn, ignore_index=True)
 
@@ -400,9 +401,10 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     what nothing is told of.
     """
     inches = figure.get_figwidth()
-    told = (line.rstrip(" ,:") for line in heading.splitlines())
-    if heading := "\n".join(in_lines(line, inches) for line in told if line):
-        figure.suptitle(heading, fontsize="medium")
+    told = [line.rstrip(" ,:") for line in heading.splitlines()]
+    size = MEDIUM if max(map(len, told), default=0) <= LETTERS * inches else SMALL
+    if heading := "\n".join(in_lines(line, inches, size) for line in told if line):
+        figure.suptitle(heading, fontsize=size)
     known: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
