@@ -19,7 +19,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import methodcaller
@@ -190,20 +190,19 @@ class RunFolder:
         All files are read and checked. Unfinished files are deleted, and the folder is quarantined
         if a file is damaged or does not match, so the caller must hold the lock.
         """
-        home, e, made = self.path, self.experiment, None
+        home, e = self.path, self.experiment
         files.clean(home)
         try:
-            spec = read_json(home / SPEC) if (home / SPEC).exists() else None
-            for name in (FAILURE, PROVENANCE):
-                if (home / name).exists():
-                    made = read_json(home / name)
-                    self._require_same(home / name, made, spec)
+            names = [n for n in (SPEC, FAILURE, PROVENANCE) if (home / n).exists()]
+            records = {name: read_json(home / name) for name in names}
+            for name in [n for n in names if n != SPEC]:
+                self._require_same(home / name, records[name], records.get(SPEC))
             kept, failure = self.restore(), self.failure()
-            if made is None or not (home / PROVENANCE).exists():
+            if PROVENANCE not in records:
                 return failure or kept
             if kept is None or kept.completed < e.fewest_rounds:
                 raise Damaged(f"{home} has no checkpoint of its last round")
-            return Result(e, kept.metrics, made, e.pinned(), load_model)
+            return Result(e, kept.metrics, records[PROVENANCE], e.pinned(), load_model)
         except Damaged as error:
             files.quarantine(home, error)
             return None
@@ -330,11 +329,9 @@ class RunFolder:
             return "unknown"
         return ""
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Lock the run for training, waiting for another process that has it."""
-        with files.file_lock(self._lock, "the lock"):
-            yield
+        return files.file_lock(self._lock, "the lock")
 
     @property
     def in_use(self) -> bool:

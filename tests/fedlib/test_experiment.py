@@ -2,6 +2,7 @@
 
 import json
 import math
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from fedlib import (
 )
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
+from fedlib.federation import ClientData
 from fedlib.values import from_dict
 from fedrun import (
     CohortEarlyStop,
@@ -238,6 +240,21 @@ def test_more_rounds_of_a_finished_run_continue_it(rounds, tmp_path, experiment,
     parts = store.RunFolder(experiment).restore().segments
     assert [part["rounds"] for part in parts][-1][1] == experiment.rounds
     assert bits(experiment) == undisturbed(experiment, tmp_path)
+
+
+def test_few_functions_lead_from_a_run_to_its_first_batch(monkeypatch):
+    """A reader who follows a run visits these, in this order."""
+    frames, batches = [], ClientData.batches
+
+    def seen(*args, **how):
+        if not frames:
+            frames.extend(one.name for one in traceback.extract_stack())
+        return batches(*args, **how)
+
+    monkeypatch.setattr(ClientData, "batches", seen)
+    run(AVG, device="cpu", progress=False)
+    path = frames[-1 - frames[::-1].index("run") : -1]
+    assert path[:4] == ["run", "_trained", "play", "rounds"] and len(path) <= 12, path
 
 
 def test_a_best_state_that_a_longer_run_does_not_score_is_of_no_use(rounds):

@@ -97,13 +97,21 @@ def test_code_of_a_notebook_is_read_from_its_cell(imported):
         if readable:
             linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
         space = {"__name__": "__main__", "by": 2}
-        exec(compile(text, name, "exec"), space)
+        exec(compile(text, name, "exec", dont_inherit=True), space)
         return digest([space["f"]])
 
-    plain, words, other = (f"def f(x):\n    return {s}" for s in ("by * x", "by*x", "x"))
-    for readable in (True, False):
+    whole = "class f:\n    def f(self, x):\n        return"
+    for kind, readable in [(k, r) for k in ("def f(x):\n    return", whole) for r in (True, False)]:
+        plain, words, other = (f"{kind} {s}" for s in ("by * x", "by*x", "x"))
         seen = [cell(i, text, readable) for i, text in enumerate((plain, "\n" + words, other))]
         assert seen[0] == seen[1] != seen[2]
+
+
+def test_what_a_closure_holds_is_part_of_it():
+    def scaled(by):
+        return lambda x: by * x
+
+    assert digest([scaled(2)]) == digest([scaled(2)]) != digest([scaled(3)])
 
 
 def test_a_worker_that_would_run_other_code_is_refused(imported, monkeypatch):
