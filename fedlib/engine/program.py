@@ -41,12 +41,39 @@ def one_client(
         net: the network.
         common: constants that all clients share.
         shared: parameters that all clients share, if they are not among ``params``. Default: none.
+
+    Raises:
+        RuntimeError: when the function is called, with the method's name and what to write
+            instead, if vmap does not support an operation of the method.
     """
 
     def ask(params: Params, context: Params, batch: Any) -> Any:
-        return method(net, {**(shared or {}), **params}, {**context, **common}, batch)
+        try:
+            return method(net, {**(shared or {}), **params}, {**context, **common}, batch)
+        except RuntimeError as error:
+            for words, instead in UNSUPPORTED.items():
+                if words in str(error):
+                    name = getattr(method, "__qualname__", "predict").rpartition("<locals>.")[2]
+                    way = (
+                        ""
+                        if shared is not None
+                        else ", or train without vmap: run(..., debug=True)"
+                    )
+                    why = f"{name} is vmapped over clients and must not use {instead}{way}"
+                    raise RuntimeError(why) from error
+            raise
 
     return ask
+
+
+# What vmap does not support, by words of torch's message.
+UNSUPPORTED = {
+    "control flow": "an `if` on the values of a tensor; use torch.where",
+    ".item() on a Tensor": "a tensor's .item(), float() or int(); compute with the tensor",
+    "that doesn't have storage": "numpy or tolist(); use torch",
+    "random operation": "torch's random numbers; read batch.random (`Phase.random_inputs`)",
+    "dynamic shape": "shapes that depend on values, as x[mask] has; multiply by the mask",
+}
 
 
 LARGE = 2**12  # elements above which copying a weight takes longer than the rest of a step

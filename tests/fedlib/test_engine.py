@@ -231,6 +231,43 @@ def test_an_error_in_a_loss_names_algorithm_client_round_and_step(chunk):
     assert ("debug=True" in how) == (chunk != 1), "no advice to do what is being done"
 
 
+UNVMAPPED = {  # what vmap does not support in a method of one client, and what the error says
+    "an if": (lambda t: t if t > 0 else -t, "an `if` on the values of a tensor; use torch.where"),
+    "item": (lambda t: t * t.item(), r"\.item\(\), float\(\) or int\(\); compute with"),
+    "numpy": (lambda t: t + float(np.mean(t.detach().numpy())), "numpy or tolist"),
+    "rand": (lambda t: t * torch.rand(()), r"random numbers; read batch.random \(`Phase.random_"),
+    "mask": (lambda t: t[t > 0].sum(), r"shapes that depend on values, as x\[mask\] has"),
+}
+
+
+@value
+class Unvmapped(FedAvg):
+    """Its loss, or its prediction, does what vmap does not support."""
+
+    does: str = ""
+    where: str = "loss"
+
+    def loss(self, net, params, ctx, batch):
+        loss = super().loss(net, params, ctx, batch)
+        return UNVMAPPED[self.does][0](loss) if self.where == "loss" else loss
+
+    def predict(self, net, params, ctx, code):
+        said = super().predict(net, params, ctx, code)
+        return said._replace(logp=said.logp * UNVMAPPED[self.does][0](said.logp.sum()))
+
+
+@pytest.mark.parametrize("does", UNVMAPPED)
+def test_what_vmap_does_not_support_is_named_with_its_method_and_what_to_write(does):
+    fed, algorithm = make_federation(), Unvmapped(does=does)
+    state, words = algorithm.init(fed, 0), UNVMAPPED[does][1]
+    with pytest.raises(RuntimeError, match=rf"^Unvmapped\.loss .*{words}.*debug=True"):
+        play_round(algorithm, fed, state, round=0, seed=0, cohort=3)
+    play_round(algorithm, fed, state, round=0, seed=0, cohort=3, chunk=1)  # what debug=True does
+    with pytest.raises(RuntimeError, match=rf"^Unvmapped\.predict .*{words}") as told:
+        evaluate(fed, algorithm, state, fed.test)
+    assert "debug=True" not in str(told.value), "it would not help"
+
+
 @value
 class Hooked(FedAvg):
     """FedAvg whose clients keep three numbers, and whose hooks a test replaces."""
