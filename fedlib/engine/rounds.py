@@ -256,14 +256,11 @@ def _require_kept(algorithm: Algorithm, own: Params, local: Params) -> None:
     for name, t in own.items():
         where = f"{type(algorithm).__name__}.client_update: what a client keeps"
         if name not in local:
-            there = ", ".join(local) or "none"
-            raise ValueError(
-                f"{where}, {name!r}, is none of its local parameters; these are {there}"
-            )
-        form, wanted = ((param.dtype, [*param.shape[1:]]) for param in (t, local[name]))
-        if form != wanted:
-            is_, was = (f"{kind} {shape}" for kind, shape in (form, wanted))
-            raise ValueError(f"{where}, {name!r}, is {is_}, but its local parameter is {was}")
+            known = ", ".join(local) or "none"
+            raise ValueError(f"{where}, {name!r}, is none of its local parameters, {known}")
+        now, was = (f"{param.dtype} {[*param.shape[1:]]}" for param in (t, local[name]))
+        if now != was:
+            raise ValueError(f"{where}, {name!r}, is {now}, but its local parameter is {was}")
 
 
 def _put(columns: Params, found: Params, place: Tensor, length: int) -> None:
