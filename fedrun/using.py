@@ -61,8 +61,8 @@ def predict(
         given = fed.ranks[given]
     x = torch.from_numpy(given)
     if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
-        wanted = f"{like.dtype} [N, {', '.join(map(str, like.shape[1:]))}]"
-        got = f"{x.dtype} {[*x.shape]}"
+        wanted = f"{str(like.dtype)[6:]} [N, {', '.join(map(str, like.shape[1:]))}]"
+        got = f"{str(x.dtype)[6:]} {[*x.shape]}"
         raise ValueError(f"examples must be {wanted} like the training data, got {got}")
     none, scale = np.zeros(0, dtype=np.int64), (fed.test.scale, fed.test.shift)
     table = ClientData(x.to(fed.device), torch.zeros(len(x)), torch.zeros(0, 0), none, *scale)

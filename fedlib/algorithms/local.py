@@ -296,7 +296,7 @@ class VAEDensity(Finetuning):
             what = "give its experiment as `first_stage`"
             raise ValueError(f"VAEDensity follows a federation: {what}")
         if fed.train.x.dtype != torch.uint8:
-            raise ValueError(f"VAEDensity needs images in bytes, got {fed.train.x.dtype}")
+            raise ValueError(f"VAEDensity needs images in bytes, got {str(fed.train.x.dtype)[6:]}")
         _require_params(self.of.init(fed, seed), first, f"VAEDensity.of is {self.of}")
         inputs, draw = math.prod(fed.net.shape), torch_seed(seed, "model", 0)
         fresh = add_prefix(auto_encoder(inputs, self.hidden, self.latent, draw), VAE)
