@@ -34,6 +34,7 @@ class Augmentation:
         images_only: whether data that are no images stay unchanged.
 
     >>> from dataclasses import replace
+    >>> from fedrun import tiny
     >>> replace(tiny.task, augment=Augmentation()).build(seed=0).train.noise_taken
     1
     """
@@ -68,6 +69,7 @@ class CropFlip(Augmentation):
     Reference: He et al., Deep residual learning for image recognition, CVPR 2016.
 
     >>> from dataclasses import replace
+    >>> from fedrun import tiny
     >>> replace(tiny.task, augment=CropFlip(padding=2)).build(seed=0).train.noise_taken
     3
     """

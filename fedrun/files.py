@@ -29,7 +29,17 @@ ORDER = "order"
 
 
 class StoreError(RuntimeError):
-    """A run cannot be stored; the message says what is stored already and what to do."""
+    """A run cannot be stored; the message says what is stored already and what to do.
+
+    >>> import os
+    >>> from unittest.mock import patch
+    >>> try:
+    ...     with patch.dict(os.environ, FEDLIB_RUNS=os.devnull):  # a file, which holds no folder
+    ...         run(tiny, progress=False)
+    ... except StoreError as error:
+    ...     "set FEDLIB_RUNS to a copy" in str(error)
+    True
+    """
 
 
 class Damaged(ValueError):

@@ -56,6 +56,13 @@ class RunDiverged(TrainingDiverged):
         round: the round that failed, which is the number of completed rounds.
         clients: ids of the clients whose training diverged; empty if the server's step did.
         commit: the commit of the code that trained the run.
+
+    >>> wild = Experiment(tiny.task, FedAvg(client=sgd(1e30)), rounds=2, cohort=2)
+    >>> try:
+    ...     run(wild, progress=False)
+    ... except RunDiverged as error:
+    ...     error.round, error.clients
+    (1, (3, 4))
     """
 
     round: int = 0

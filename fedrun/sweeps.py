@@ -10,7 +10,15 @@ from fedrun.workers import Processes, Workers
 
 
 class SweepFailed(RuntimeError):
-    """Some runs of a sweep failed; the finished ones are stored."""
+    """Some runs of a sweep failed; the finished ones are stored.
+
+    >>> wild = Experiment(tiny.task, FedAvg(client=sgd(1e30)), rounds=2, cohort=2)
+    >>> try:
+    ...     sweep([tiny, wild], progress=False)
+    ... except SweepFailed as error:
+    ...     str(error).splitlines()[0], find_result(tiny) is not None
+    ('1 of 2 runs failed; the others are stored:', True)
+    """
 
 
 def sweep(

@@ -2,6 +2,9 @@
 
 An algorithm that is imported here is available to experiments and to the command line, and is
 covered by the tests that apply to all algorithms.
+
+>>> algorithms.FedProx(mu=0.1)
+FedProx(mu=0.1)
 """
 
 from fedlib.algorithms.drift import MOON, SCAFFOLD, FedDyn, FedNova, FedProx

@@ -54,6 +54,10 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
 
     Returns:
         ``sum_s w_s v_s``, or ``sum_s w_sk v_sk`` for each k, without the axis of clients.
+
+    >>> p, sent = torch.tensor([0.25, 0.75]), torch.tensor([[4.0], [0.0]])  # w - w_s of two clients
+    >>> torch.tensor([3.0]) - weighted_sum(p, sent)  # w, averaged
+    tensor([2.])
     """
     weights = weights.to(values.dtype)
     if weights.ndim == 1:
@@ -63,7 +67,13 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def normalised(weights: Tensor) -> Tensor:
-    """Return weights ``[clients, K]`` divided by their sums over the clients; 0 where that is 0."""
+    """Return weights ``[clients, K]`` divided by their sums over the clients; 0 where that is 0.
+
+    >>> q = torch.tensor([[0.8, 0.2], [0.4, 0.6]])  # q(z|s), of 2 and 6 examples
+    >>> normalised(torch.tensor([0.25, 0.75]).unsqueeze(1) * q)  # p(s|z) of FedMix
+    tensor([[0.4000, 0.1000],
+            [0.6000, 0.9000]])
+    """
     total = weights.sum(0)
     return torch.where(total > 0, weights / total.clamp(min=torch.finfo(total.dtype).tiny), 0)
 

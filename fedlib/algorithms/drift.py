@@ -30,10 +30,10 @@ class FedProx(FedAvg):
     0.001, 0.01, 0.1 and 1). A baseline of 004. Deviation: 004 does not state mu, and PFLlib's
     default is 0 (A30).
 
-    >>> theirs = {"received.w": torch.tensor([1.0, 0.0])}
-    >>> ours = {"w": torch.tensor([3.0, 1.0])}
-    >>> 0.5 / 2 * squared_distance(ours, theirs)  # mu = 0.5, |w - w_g|^2 = 5
-    tensor(1.2500)
+    >>> from fedrun import Experiment, sweep, tiny
+    >>> grid = [Experiment(tiny.task, FedProx(mu=mu), rounds=2, cohort=6) for mu in (0.01, 1.0)]
+    >>> [result.experiment.algorithm for result in sweep(grid, progress=False)]
+    [FedProx(), FedProx(mu=1.0)]
     """
 
     mu: NonNegativeFloat = 0.01
@@ -55,6 +55,11 @@ def squared_distance(params: Params, ctx: Params) -> Tensor:
     Args:
         params: the client's parameters.
         ctx: its constants, among them ``received.*``. Running statistics do not count.
+
+    >>> theirs = {"received.w": torch.tensor([1.0, 0.0])}
+    >>> ours = {"w": torch.tensor([3.0, 1.0])}
+    >>> 0.5 / 2 * squared_distance(ours, theirs)  # mu = 0.5, |w - w_g|^2 = 5
+    tensor(1.2500)
     """
     received = select_prefix(ctx, RECEIVED).items()
     squares = [((params[n] - t) ** 2).sum() for n, t in received if not is_statistic(n)]
@@ -79,6 +84,11 @@ class SCAFFOLD(FedAvg):
 
     Reference: Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning,
     ICML 2020. A baseline of 004.
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, SCAFFOLD(), rounds=2, cohort=6))
+    >>> last.state.client_params["drift.head.bias"].shape  # c_j of six clients
+    torch.Size([6, 10])
     """
 
     local = (DRIFT,)
@@ -149,6 +159,12 @@ class MOON(FedAvg):
     Reference: Li et al., Model-contrastive federated learning, CVPR 2021 (tau 0.5, mu from 0.1, 1,
     5 and 10). A baseline of 004, as in PFLlib, whose default mu is 0 (A30). Deviation: features
     are compared, as in PFLlib, where the paper compares the outputs of a projection head.
+
+    >>> from fedrun import Experiment, run, tiny
+    >>> algorithm = MOON(mu=0.1, epochs=5, client=sgd(0.2))
+    >>> result = run(Experiment(tiny.task, algorithm, rounds=20, cohort=6), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     local = (PREVIOUS,)
@@ -207,9 +223,11 @@ class FedNova(FedAvg):
     Reference: Wang et al., Tackling the objective inconsistency problem in heterogeneous federated
     optimization, NeurIPS 2020 (eq. 5 and 6, for plain SGD).
 
-    >>> p, tau = torch.tensor([0.5, 0.5]), torch.tensor([1.0, 3.0])
-    >>> p * (p * tau).sum() / tau  # the weights of w - w_s
-    tensor([1.0000, 0.3333])
+    >>> from fedrun import Experiment, run, tiny
+    >>> algorithm = FedNova(epochs=5, client=sgd(0.2))
+    >>> result = run(Experiment(tiny.task, algorithm, rounds=20, cohort=6), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     _needs_plain_sgd = True
@@ -242,9 +260,11 @@ class FedDyn(FedAvg):
     (algorithm 1; alpha from 0.1, 0.01 and 0.001). In the paper w_s minimises its objective; here
     it takes a round's steps.
 
-    >>> w_s, w, g_s = torch.tensor(3.0), torch.tensor(1.0), torch.tensor(0.5)
-    >>> g_s - 0.1 * (w_s - w)
-    tensor(0.3000)
+    >>> from fedrun import Experiment, run, tiny
+    >>> algorithm = FedDyn(alpha=0.1, epochs=5, client=sgd(0.2))
+    >>> result = run(Experiment(tiny.task, algorithm, rounds=20, cohort=6), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     local = (DRIFT,)

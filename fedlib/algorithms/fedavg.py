@@ -77,10 +77,11 @@ class FedAvg(Algorithm):
     data, AISTATS 2017; with a server optimiser Reddi et al., Adaptive federated optimization,
     ICLR 2021. The baseline of all papers.
 
-    >>> import torch
-    >>> p, sent = torch.tensor([0.25, 0.75]), torch.tensor([[4.0], [0.0]])  # w - w_s of two clients
-    >>> torch.tensor([3.0]) - weighted_sum(p, sent)  # w, averaged
-    tensor([2.])
+    >>> from fedrun import Experiment, run, tiny
+    >>> algorithm = FedAvg(epochs=5, client=sgd(0.2))
+    >>> result = run(Experiment(tiny.task, algorithm, rounds=20, cohort=6), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     communicates: ClassVar[bool] = True

@@ -35,8 +35,10 @@ class FedEM(FedAvg):
     mixture of distributions, NeurIPS 2021 (algorithm 1; K is their M). Components are initialised
     differently, pi_s with 1 / K. The loss of a mini-batch is the mean over its examples.
 
-    >>> posterior(torch.tensor([0.25, 0.75]), torch.tensor([[0.6, 0.2]]).log())  # equal products
-    tensor([[0.5000, 0.5000]])
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, FedEM(experts=3), rounds=2, cohort=6))
+    >>> last.state.client_params["pi"].shape  # pi_s of six clients
+    torch.Size([6, 3])
     """
 
     local = (PI,)
@@ -110,5 +112,9 @@ def _expert_output(net: Net, w: Params, x: Tensor, batch: Batch | None = None) -
 
 
 def posterior(shares: Tensor, log_p: Tensor) -> Tensor:
-    """Return q ~ pi_k p_k(y|x), ``[B, K]``, from pi ``[K]`` and log p_k(y|x) ``[B, K]``."""
+    """Return q ~ pi_k p_k(y|x), ``[B, K]``, from pi ``[K]`` and log p_k(y|x) ``[B, K]``.
+
+    >>> posterior(torch.tensor([0.25, 0.75]), torch.tensor([[0.6, 0.2]]).log())  # equal products
+    tensor([[0.5000, 0.5000]])
+    """
     return (shares.log() + log_p).softmax(-1)

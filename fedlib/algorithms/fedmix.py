@@ -80,10 +80,11 @@ class FedMix(FedAvg):
     Reference: Reisser, Louizos, Gavves and Welling, Federated mixture of experts, 2021 (000).
     Deviation: none is known; what the paper leaves open is read as in A05 to A09, A14 and A15.
 
-    >>> q = torch.tensor([[0.8, 0.2], [0.4, 0.6]])  # q(z|s), of 2 and 6 examples
-    >>> normalised(torch.tensor([0.25, 0.75]).unsqueeze(1) * q)  # p(s|z)
-    tensor([[0.4000, 0.1000],
-            [0.6000, 0.9000]])
+    >>> from fedrun import Experiment, run, tiny
+    >>> short = FedMix(experts=2, epochs=5, client=sgd(0.2), server=sgd(1.0))  # for 20 rounds
+    >>> result = run(Experiment(tiny.task, short, rounds=20, cohort=6), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     _optional = (*FedAvg._optional, "bias", "phi")  # without a personal bias; ClusteredFedMix
@@ -338,9 +339,10 @@ class PrunedFedMix(FedMix):
     remembers q(z|s), and not q'(z|s) as in the listing: q'(z|s) never lies between the two
     thresholds, so an expert could never return (A10).
 
-    >>> q = torch.tensor([0.5, 0.3, 0.2])
-    >>> renormalised(q, q >= 0.75 / 3)  # eta = 0.75, K = 3
-    tensor([0.6250, 0.3750, 0.0000])
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, PrunedFedMix(eta=0.5), rounds=2, cohort=6))
+    >>> last.state.server_memory["clients/p_z"].shape  # p(z|s) of six clients
+    torch.Size([6, 4])
     """
 
     objective: Annotated[str, ("map",)] = "map"
@@ -458,7 +460,12 @@ class PrunedFedMix(FedMix):
 
 
 def renormalised(q: Tensor, keep: Tensor) -> Tensor:
-    """Return q ``[K]`` with zeros where ``keep`` is False, divided by its sum."""
+    """Return q ``[K]`` with zeros where ``keep`` is False, divided by its sum.
+
+    >>> q = torch.tensor([0.5, 0.3, 0.2])
+    >>> renormalised(q, q >= 0.75 / 3)  # eta = 0.75, K = 3
+    tensor([0.6250, 0.3750, 0.0000])
+    """
     q = torch.where(keep, q, 0)
     return q / q.sum(-1, keepdim=True)
 
@@ -483,8 +490,10 @@ class ClusteredFedMix(FedMix):
     Reference: Reisser et al., Federated mixture of experts, App. B (000). Deviation: eq. 12 has the
     batch's mean in both terms, and a batch's loss uses the damped pi (A12).
 
-    >>> posterior(torch.tensor([-1.0, -2.0]), 1.0)  # mean log p(y, z|x) of two experts
-    tensor([0.7311, 0.2689])
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, ClusteredFedMix(experts=2), rounds=2, cohort=6))
+    >>> last.state.client_params["pi"].shape  # pi_s of six clients
+    torch.Size([6, 2])
     """
 
     _needs_plain_sgd = True
@@ -537,5 +546,8 @@ def posterior(average: Tensor, entropy_weight: float = 1.0) -> Tensor:
     Args:
         average: the mean of log p(y_i, z=k|x_i) over a client's examples, ``[K]``.
         entropy_weight: weight of the entropy, above 0. Default: 1.0.
+
+    >>> posterior(torch.tensor([-1.0, -2.0]), 1.0)  # mean log p(y, z|x) of two experts
+    tensor([0.7311, 0.2689])
     """
     return (average / entropy_weight).softmax(-1)

@@ -122,6 +122,11 @@ class IFCA(FedAvg):
     Reference: Isaksson et al., Adaptive expert models for federated learning (003); without
     exploration Ghosh et al., An efficient framework for clustered federated learning, NeurIPS
     2020.
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, IFCA(clusters=2), rounds=2, cohort=6))
+    >>> last.state.server_memory["clients/choice"].shape  # the cluster of each client
+    torch.Size([6])
     """
 
     clusters: PositiveInt = 2

@@ -43,6 +43,11 @@ class Local(NoServer):
         epochs, batch_size, client, steps: as in ``FedAvg``; ``server`` is not used.
 
     Reference: a baseline of all papers; Step 2 of Listo Zec et al. (001), fine-tuning of FedBABU.
+
+    >>> from fedrun import Experiment, run, tiny
+    >>> alone = Experiment(tiny.task, Local(epochs=50, client=sgd(0.2)), rounds=1, cohort=6)
+    >>> run(alone, progress=False).final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     local = ("",)
@@ -133,9 +138,10 @@ class NewClients(Finetuning):
 
     Reference: Reisser et al., Federated mixture of experts (000).
 
+    >>> from dataclasses import replace
     >>> from fedlib.partition import ClientSubset
     >>> from fedrun import Experiment, simulate, tiny
-    >>> some = lambda *rows: replace(tiny.task, partition=ClientSubset(tiny.task.partition, *rows))
+    >>> some = lambda *ids: replace(tiny.task, partition=ClientSubset(tiny.task.partition, *ids))
     >>> first = Experiment(some(0, 4), Personal(), rounds=2, cohort=4)
     >>> joined = Experiment(some(4, 6), NewClients(of=Personal()), 1, 2, first_stage=first)
     >>> len([*simulate(joined)][-1].state.client_params["head.bias"])
@@ -207,8 +213,10 @@ class MajorityClass(NoServer):
 
     Reference: none. The accuracy of a trained model can be below this baseline.
 
-    >>> log_shares(torch.tensor([1, 0, 3]), 1).exp()  # 2/7, 1/7, 4/7
-    tensor([[0.2857, 0.1429, 0.5714]])
+    >>> from fedrun import Experiment, majority_accuracy, run, tiny
+    >>> result = run(Experiment(tiny.task, MajorityClass(), rounds=1, cohort=6), progress=False)
+    >>> result.final("test_accuracy") == majority_accuracy(tiny)
+    True
     """
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
@@ -236,7 +244,11 @@ class MajorityClass(NoServer):
 
 
 def log_shares(counts: Tensor, examples: int) -> Tensor:
-    """Return log (n_y + 1) / (n + classes), ``[examples, classes]``, from counts ``[classes]``."""
+    """Return log (n_y + 1) / (n + classes), ``[examples, classes]``, from counts ``[classes]``.
+
+    >>> log_shares(torch.tensor([1, 0, 3]), 1).exp()  # 2/7, 1/7, 4/7
+    tensor([[0.2857, 0.1429, 0.5714]])
+    """
     shares = (counts + 1) / (counts.sum() + len(counts))
     return shares.log().expand(examples, -1)
 
@@ -270,6 +282,13 @@ class VAEDensity(Finetuning):
 
     Reference: Reisser et al., Federated mixture of experts, App. F (000). Deviation: all clients
     and examples share the noise of the estimates. Without this stage new clients use p(s) (A17).
+
+    >>> from fedrun import Experiment, run, tiny
+    >>> first = Experiment(tiny.task, FedAvg(), rounds=2, cohort=6)
+    >>> density = VAEDensity(hidden=(16,), latent=2, epochs=2)
+    >>> result = run(Experiment(tiny.task, density, 1, 1.0, first_stage=first), progress=False)
+    >>> result.model().state_dict()["head.bias"].shape
+    torch.Size([10])
     """
 
     communicates = True  # the auto-encoders are sent

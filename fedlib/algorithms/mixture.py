@@ -71,6 +71,13 @@ class Mixture(NoServer):
     its first version (002); Isaksson et al., Adaptive expert models for federated learning (003).
     Deviation: none from the papers; the released code mixes log-probabilities and leaves out
     clusters.
+
+    >>> from fedrun import Experiment, run, tiny
+    >>> first = Experiment(tiny.task, FedAvg(epochs=5, client=sgd(0.2)), rounds=20, cohort=6)
+    >>> mixed = Mixture(epochs=20, client=adam(0.01))
+    >>> result = run(Experiment(tiny.task, mixed, 1, 1.0, first_stage=first), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     local = (COPY, OWN, GATE)

@@ -63,6 +63,12 @@ class Ditto(PersonalCopy):
     Reference: Li, Hu, Beirami and Smith, Ditto: fair and robust federated learning through
     personalization, ICML 2021 (algorithm 1). Deviation: clients are averaged by their numbers of
     examples.
+
+    >>> from fedrun import Experiment, run, tiny
+    >>> algorithm = Ditto(lam=0.1, epochs=5, client=sgd(0.2))
+    >>> result = run(Experiment(tiny.task, algorithm, rounds=20, cohort=6), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     lam: NonNegativeFloat = 0.1
@@ -102,6 +108,11 @@ class APFL(PersonalCopy):
     Reference: Deng, Kamani and Mahdavi, Adaptive personalized federated learning, 2020 (algorithm
     1 and eq. 11). Deviation: clients are averaged by their numbers of examples. As in the paper's
     text alpha is updated in every step; the released code updates it in the first one of a round.
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, APFL(adaptive=True), rounds=2, cohort=6))
+    >>> last.state.client_params["mix"].shape  # alpha_s of six clients
+    torch.Size([6])
     """
 
     local = (OWN, MIX)
@@ -166,6 +177,11 @@ class PFedMe(PersonalCopy):
     NeurIPS 2020 (algorithm 1). The paper does not fix the solver of the inner problem; K steps on
     the mini-batch are those of the released code. Deviation: clients are averaged by their numbers
     of examples.
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, PFedMe(lam=15.0), rounds=2, cohort=6))
+    >>> last.state.client_params["own.head.bias"].shape  # of theta_s of six clients
+    torch.Size([6, 10])
     """
 
     lam: PositiveFloat = 15.0
@@ -221,9 +237,11 @@ class FedAMP(FedAvg):
     learning on non-IID data, AAAI 2021 (algorithm 1 with FedAMP's eq. 3 to 6). In the paper w_s
     minimises its loss plus lambda / (2 alpha) |w_s - u_s|^2; here it takes a round's steps.
 
-    >>> models = {"w": torch.tensor([[0.0], [1.0], [100.0]])}
-    >>> attention(models, torch.tensor([0]), torch.ones(3).bool(), alpha=1.0, sigma=2.0)
-    tensor([[0.6967, 0.3033, 0.0000]])
+    >>> from fedrun import Experiment, run, tiny
+    >>> algorithm = FedAMP(epochs=5, client=sgd(0.2))
+    >>> result = run(Experiment(tiny.task, algorithm, rounds=20, cohort=6), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     local = ("base.", "head.")
@@ -308,6 +326,10 @@ def attention(
 
     Returns:
         Weights ``[m, n]``, whose rows have the sum 1.
+
+    >>> models = {"w": torch.tensor([[0.0], [1.0], [100.0]])}
+    >>> attention(models, torch.tensor([0]), torch.ones(3).bool(), alpha=1.0, sigma=2.0)
+    tensor([[0.6967, 0.3033, 0.0000]])
     """
     kept = [t.flatten(1) for n, t in models.items() if not is_statistic(n)]
     each = [[((t - t[i]) ** 2).sum(1) for t in kept] for i in clients.tolist()]
@@ -335,6 +357,12 @@ class FedALA(PersonalCopy):
     AAAI 2023 (its p = 1: the head alone is mixed). Deviation: A_s has one epoch in every round over
     all examples, where the paper trains it on a sample of these and until it converges in the
     first round.
+
+    >>> from fedrun import Experiment, run, tiny
+    >>> algorithm = FedALA(epochs=5, client=sgd(0.2))
+    >>> result = run(Experiment(tiny.task, algorithm, rounds=20, cohort=6), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     local = (OWN, MIX)
@@ -398,6 +426,13 @@ class PerFedAvg(FedAvg):
     Reference: Fallah, Mokhtari and Ozdaglar, Personalized federated learning with theoretical
     guarantees: a model-agnostic meta-learning approach, NeurIPS 2020 (algorithm 1). Deviation: the
     two batches of a step are halves of one, and a mini-batch of one example is both.
+
+    >>> from fedrun import Experiment, run, tiny
+    >>> first = Experiment(tiny.task, PerFedAvg(epochs=5, client=sgd(0.2)), rounds=10, cohort=6)
+    >>> step = Local(steps=1, batch_size=None, client=sgd(0.01))
+    >>> personal = Experiment(tiny.task, step, rounds=1, cohort=6, first_stage=first)
+    >>> run(personal, progress=False).final("test_accuracy") > 0.5  # the majority class has 0.27
+    True
     """
 
     alpha: PositiveFloat = 0.01

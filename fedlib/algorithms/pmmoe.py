@@ -58,10 +58,12 @@ class PMMoE(Finetuning):
     Reference: Feng et al., PM-MoE: mixture of experts on private model parameters for personalized
     federated learning, WWW 2025 (004). Deviation: experts are frozen, also after FedCP (A41).
 
-    >>> PMMoE(denoise=0.4).clean(torch.tensor([[0.9, 0.1, 0.5]]).expand(3, 3))  # leave out one
-    tensor([[1., 0., 1.],
-            [1., 1., 0.],
-            [1., 0., 1.]])
+    >>> from fedrun import Experiment, run, tiny
+    >>> first = Experiment(tiny.task, FedPer(epochs=5, client=sgd(0.2)), rounds=20, cohort=6)
+    >>> gates = PMMoE(of=FedPer(), epochs=5)
+    >>> result = run(Experiment(tiny.task, gates, 1, 1.0, first_stage=first), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     stored_as: ClassVar[dict[str, str]] = {"own_expert_bias": "favour"}
@@ -151,6 +153,11 @@ class PMMoE(Finetuning):
 
         Returns:
             The mask, ``[clients, M]``.
+
+        >>> PMMoE(denoise=0.4).clean(torch.tensor([[0.9, 0.1, 0.5]]).expand(3, 3))  # leave out one
+        tensor([[1., 0., 1.],
+                [1., 1., 0.],
+                [1., 0., 1.]])
         """
         experts = energies.shape[-1]
         own = torch.eye(experts, device=energies.device).bool()
@@ -271,6 +278,11 @@ class FedSynMoE(FedAvg):
 
     Reference: Feng et al., PM-MoE (004), Table 4. Deviation: this is the method as described. The
     released code initialises gates anew in every round and predicts with the global base alone.
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, FedSynMoE(), rounds=2, cohort=6))
+    >>> last.state.client_params["own.base.1.weight"].shape  # of six clients' local bases
+    torch.Size([6, 8, 256])
     """
 
     local = (OWN, GATE)

@@ -79,9 +79,12 @@ class Private(WeightedSums):
     local variant of Geyer et al. Deviation: all clients have the same weight, and cohorts of fixed
     size are drawn without replacement, where the paper samples each client independently.
 
-    >>> clipped({"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}, 1.0)["w"]  # of norms 5 and 0.5
-    tensor([[0.6000, 0.8000],
-            [0.3000, 0.4000]])
+    >>> from fedlib.privacy import epsilon
+    >>> from fedrun import Experiment, run, tiny
+    >>> private = Private(of=FedAvg(epochs=5), clip=0.5, noise=2.0)
+    >>> result = run(Experiment(tiny.task, private, rounds=2, cohort=2), progress=False)
+    >>> 1 < epsilon(private, clients=6, cohort=2, rounds=2, delta=0.1) < 10
+    True
     """
 
     clip: PositiveFloat = 1.0
@@ -138,6 +141,10 @@ def clipped(parts: Params, most: float) -> Params:
     """Return ``parts`` ``[clients, ...]`` with the norm of each client scaled down to ``most``.
 
     The norm is that of all parameters together; smaller ones do not change.
+
+    >>> clipped({"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}, 1.0)["w"]  # of norms 5 and 0.5
+    tensor([[0.6000, 0.8000],
+            [0.3000, 0.4000]])
     """
     squares = [t.square().flatten(1).sum(1) for _, t in sorted(parts.items())]
     if not squares:

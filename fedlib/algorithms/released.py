@@ -23,6 +23,12 @@ class LastClient(FedAvg):
 
     Reference: released code of Listo Zec et al., Specialized federated learning using a mixture of
     experts (001). The paper uses the average, as ``FedAvg`` does (A21).
+
+    >>> from fedrun import Experiment, run, tiny
+    >>> algorithm = LastClient(epochs=5, client=sgd(0.2))
+    >>> result = run(Experiment(tiny.task, algorithm, rounds=20, cohort=6), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     def assign_clusters(

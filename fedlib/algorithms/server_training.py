@@ -45,6 +45,11 @@ class FedGen(FedAvg):
     Reference: Zhu et al., Data-free knowledge distillation for heterogeneous federated learning,
     ICML 2021. A baseline of 004. Deviation: none from the paper's objective; the authors' code also
     has a distillation term, a diversity term and decaying weights, which PFLlib leaves out as well.
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, FedGen(steps=20), rounds=2, cohort=6))
+    >>> last.state.server_params["generator.last.weight"].shape  # [D, hidden]
+    torch.Size([8, 512])
     """
 
     shares_asked = ("label",)  # whose distribution the generator needs
@@ -124,6 +129,11 @@ class FedGH(LGFedAvg):
     Reference: Yi et al., FedGH: heterogeneous federated learning with generalized global header,
     ACM Multimedia 2023. A method of 004. Deviation: the server has an output layer of its own;
     in PFLlib it is that of client 0 by mistake (A39).
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, FedGH(), rounds=2, cohort=6))
+    >>> [*last.state.client_params]  # what stays with its client
+    ['base.1.weight', 'base.1.bias']
     """
 
     head: Optimizer = sgd(1.0)

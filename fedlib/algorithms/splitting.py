@@ -109,6 +109,11 @@ class Personal(SplitModel):
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Reisser et al., Federated mixture of experts (000), a baseline.
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, Personal(local="head."), rounds=2, cohort=6))
+    >>> [*last.state.client_params]  # what stays with its client
+    ['head.weight', 'head.bias']
     """
 
     experts = "head."
@@ -148,6 +153,12 @@ class FedPer(Personal):
 
     Reference: Arivazhagan et al., Federated learning with personalization layers, 2019. A method
     of 004, whose experts are the heads.
+
+    >>> from fedrun import Experiment, run, tiny
+    >>> algorithm = FedPer(epochs=5, client=sgd(0.2))
+    >>> result = run(Experiment(tiny.task, algorithm, rounds=20, cohort=6), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     local: tuple[str, ...] = ("head.",)
@@ -163,6 +174,11 @@ class LGFedAvg(Personal):
 
     Reference: Liang et al., Think locally, act globally, 2020, as understood in 004, whose experts
     are the bases. In ``LocalGlobal`` fewer layers are personal.
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, LGFedAvg(), rounds=2, cohort=6))
+    >>> [*last.state.client_params]  # what stays with its client
+    ['base.1.weight', 'base.1.bias']
     """
 
     experts = "base."
@@ -193,6 +209,12 @@ class FedRep(Personal):
     Reference: Collins et al., Exploiting shared representations for personalized federated
     learning, ICML 2021. A method of 004. Deviation: ten epochs of the head, about as many as in the
     paper; PFLlib and 004 use one.
+
+    >>> from fedrun import Experiment, run, tiny
+    >>> algorithm = FedRep(head_epochs=2, epochs=5, client=sgd(0.2))
+    >>> result = run(Experiment(tiny.task, algorithm, rounds=20, cohort=6), progress=False)
+    >>> result.final("test_accuracy") > 0.6  # the majority class has 0.27
+    True
     """
 
     local: tuple[str, ...] = ("head.",)
@@ -218,6 +240,12 @@ class FedBABU(Personal):
     Reference: Oh et al., FedBABU: toward enhanced representation for federated image
     classification, ICLR 2022. A method of 004. Deviation: fine-tuning starts from the server's
     base, as in the paper; in the released code of 004 it starts from a client's own last base.
+
+    >>> from fedrun import Experiment, run, tiny
+    >>> first = Experiment(tiny.task, FedBABU(epochs=5, client=sgd(0.2)), rounds=20, cohort=6)
+    >>> tuned = Experiment(tiny.task, Local(epochs=10), rounds=1, cohort=6, first_stage=first)
+    >>> run(tuned, progress=False).final("test_accuracy") > 0.5  # the majority class has 0.27
+    True
     """
 
     local: tuple[str, ...] = ("head.",)
@@ -239,6 +267,18 @@ class FedBN(FedAvg):
 
     Reference: Li et al., FedBN: federated learning on non-IID features via local batch
     normalization, ICLR 2021.
+
+    >>> from dataclasses import replace
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> from torch import nn
+    >>> @value
+    ... class Normalised(Architecture):
+    ...     def base(self, shape):
+    ...         return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(256)), 256
+    >>> task = replace(tiny.task, model=Normalised())
+    >>> *_, last = simulate(Experiment(task, FedBN(), rounds=1, cohort=6))
+    >>> "base.1.running_mean" in last.state.client_params  # it stays with its client
+    True
     """
 
     local = (f"*{MEAN}",)
@@ -260,6 +300,11 @@ class LocalGlobal(FedAvg):
 
     Reference: Liang et al., Think locally, act globally, 2020; 000, sec. 4.1, a baseline. As in
     000, the model is not pre-trained by FedAvg, which ``Experiment.first_stage`` makes possible.
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, LocalGlobal(cut=3), rounds=2, cohort=6))
+    >>> [*last.state.client_params]  # what stays with its client
+    ['base.1.weight', 'base.1.bias']
     """
 
     cut: PositiveInt = 3
@@ -307,6 +352,11 @@ class FedRoD(SplitModel):
     Reference: Chen and Chao, On bridging generic and personalized federated learning for image
     classification, ICLR 2022. A method of 004. Deviation: the paper's hypernetwork for heads is
     left out, as in PFLlib and 004.
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, FedRoD(), rounds=2, cohort=6))
+    >>> [*last.state.client_params]  # what stays with its client
+    ['own.weight', 'own.bias']
     """
 
     experts = OWN
@@ -356,6 +406,11 @@ class FedCP(SplitModel):
     learning via conditional policy, KDD 2023 (lambda 5; PFLlib and 004: 1). A method of 004.
     Deviation: predictions compute r without noise; the released code draws new noise in every
     evaluation (A36).
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, FedCP(lam=1.0), rounds=2, cohort=6))
+    >>> [*last.state.client_params]  # what stays with its client
+    ['own.weight', 'own.bias']
     """
 
     experts = OWN
@@ -466,8 +521,10 @@ class GPFL(SplitModel):
     released code computes contexts from the client's embeddings of an earlier round, at first zero,
     and the distance over whole batches.
 
-    >>> root(torch.tensor([4.0, 0.0]))  # distances; the gradient at 0 is 0
-    tensor([2., 0.])
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, GPFL(), rounds=2, cohort=6))
+    >>> [*last.state.client_params]  # what stays with its client
+    ['head.weight', 'head.bias']
     """
 
     experts = "head."
@@ -531,7 +588,11 @@ def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
 
 
 def root(squares: Tensor) -> Tensor:
-    """Return the square root, whose gradient at 0 is 0."""
+    """Return the square root, whose gradient at 0 is 0.
+
+    >>> root(torch.tensor([4.0, 0.0]))  # distances; the gradient at 0 is 0
+    tensor([2., 0.])
+    """
     some = squares > 0
     return torch.where(some, torch.where(some, squares, 1).sqrt(), 0)
 
@@ -559,6 +620,11 @@ class DBE(SplitModel):
     NeurIPS 2023 (kappa 50, for news 0.1, as in 004; PFLlib's default is kappa 0). A method of 004.
     Deviation: v_j has the clients' learning rate, and m_j is not a running mean over batches (the
     paper's mu is 1, as in 004).
+
+    >>> from fedrun import Experiment, simulate, tiny
+    >>> *_, last = simulate(Experiment(tiny.task, DBE(kappa=1.0), rounds=2, cohort=6))
+    >>> last.state.client_params["own.mean"].shape  # v_j of six clients
+    torch.Size([6, 8])
     """
 
     experts = VECTOR

@@ -17,6 +17,10 @@ environment variables affect downloads::
     HF_ENDPOINT            the URL of a mirror of the hub, instead of https://huggingface.co.
     HF_HUB_OFFLINE=1       use only files that were downloaded before.
     HTTPS_PROXY            the URL of a proxy.
+
+>>> digits = data.load("digits")
+>>> digits.train.features.shape, digits.test.labels.shape
+((1437, 16, 16, 1), (360,))
 """
 
 import os

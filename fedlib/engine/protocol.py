@@ -140,6 +140,7 @@ class State:
         round: the current round, or the last completed one.
         seed: the experiment's seed. Random numbers at the server depend on it and on ``round``.
 
+    >>> from fedrun import simulate, tiny
     >>> for moment in simulate(tiny):
     ...     state = moment.state
     >>> [*state.server_params], [*state.client_params]

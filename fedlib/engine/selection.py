@@ -36,6 +36,7 @@ class Selection:
     non-IID data, ICLR 2020 (weighted: its scheme I draws with replacement); Bonawitz et al.,
     Towards federated learning at scale, MLSys 2019 (availability by the time of day, dropouts).
 
+    >>> from fedrun import Experiment, tiny
     >>> Experiment(tiny.task, FedAvg(), rounds=2, cohort=Selection(2, dropout=0.1)).cohort.size
     2
     """

@@ -24,7 +24,8 @@ class Evaluation:
             (column).
         class_names: names of the classes, or ().
 
-    >>> evaluate(run(tiny), data.load("digits").test).confusion.shape
+    >>> from fedrun import evaluate, run, tiny
+    >>> evaluate(run(tiny, progress=False), data.load("digits").test).confusion.shape
     (10, 10)
     """
 

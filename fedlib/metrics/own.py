@@ -47,6 +47,7 @@ class Metric:
 class BalancedAccuracy(Metric):
     """The mean recall over the classes that occur among a client's labels.
 
+    >>> import numpy as np
     >>> BalancedAccuracy()(np.array([0, 0, 1]), np.eye(2)[[0, 1, 1]], {})
     0.75
     """
@@ -62,6 +63,7 @@ class BalancedAccuracy(Metric):
 class F1(Metric):
     """The mean F1 score over the classes that occur among a client's labels.
 
+    >>> import numpy as np
     >>> F1()(np.array([0, 0, 1]), np.eye(2)[[0, 1, 1]], {})  # 2/3 of both classes
     0.6666666666666666
     """
@@ -81,6 +83,7 @@ class AUC(Metric):
 
     Over the classes that are the label of some but not all of a client's examples; NaN without one.
 
+    >>> import numpy as np
     >>> AUC()(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]]), {})
     1.0
     """

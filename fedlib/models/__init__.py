@@ -1,4 +1,9 @@
-"""Network architectures, and classifiers as pure functions of their parameters."""
+"""Network architectures, and classifiers as pure functions of their parameters.
+
+>>> net = models.FunctionalModel(MLP((8,)), (16, 16, 1), classes=10)
+>>> [*net.init(seed=0)]
+['base.1.weight', 'base.1.bias', 'head.weight', 'head.bias']
+"""
 
 from fedlib.models.architectures import (
     MLP, Architecture, FromFunction, LeNet, Params, ResNet, fedmix_lenet5,

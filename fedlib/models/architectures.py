@@ -31,6 +31,8 @@ class Architecture:
     layer, a linear one, is added by ``FunctionalModel``.
 
     >>> from dataclasses import replace
+    >>> import numpy as np
+    >>> from fedrun import tiny
     >>> from torch import nn
     >>> @value
     ... class Flat(Architecture):

@@ -1,4 +1,8 @@
-"""Partitions of labelled examples among clients, and their held-out examples."""
+"""Partitions of labelled examples among clients, and their held-out examples.
+
+>>> partition.ClientSubset(Dirichlet(clients=10), 2, 6)  # four of ten clients
+ClientSubset(of=Dirichlet(clients=10), first=2, last=6)
+"""
 
 from fedlib.partition.draws import (
     LabelledExamples,

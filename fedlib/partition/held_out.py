@@ -182,6 +182,7 @@ class HoldoutByColumn(LocalHoldout):
         part: a column with the values "train", "validation" and "test", which assigns each example.
             If "validation" or "test" does not occur, that fraction is held out. Default: None.
 
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> patient = np.repeat(np.arange(30), 4)
     >>> columns = {"hospital": patient % 3, "patient": patient}
@@ -358,6 +359,7 @@ class OptOut:
             take part at all. Default: 1.
 
     >>> from dataclasses import replace
+    >>> from fedrun import tiny
     >>> fed = replace(tiny.task, opt_out=OptOut(clients=0.5, share=1.0)).build(seed=0)
     >>> int((fed.sizes == 0).sum()), fed.num_clients  # who takes no part has nothing to train on
     (3, 6)

@@ -283,6 +283,7 @@ class NaturalPartition(Partitioner):
         column: the column. Default: "writer_id".
         clients: the number of clients, drawn at random. Default: None, all of them.
 
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> who = np.repeat(["ann", "bob", "eve"], 40)
     >>> train = rng.normal(size=(120, 5)), rng.integers(2, size=120), {"writer": who}
