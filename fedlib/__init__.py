@@ -18,6 +18,7 @@ I want to ...
 - add a proximal term: ``FedProx``, or a term of my own: a subclass of ``FedAvg``, as below;
 - see the results of each client: ``result.per_client(metric)``, with test examples of its own if
   the task has a ``LocalHoldout``; score new examples: ``fedrun.evaluate``;
+- get a client's own examples: ``task.build(seed).examples(client, "test")``;
 - give clients personal heads: ``FedPer``, or other layers: ``Personal(local=prefixes)``;
 - serve a new client: ``fedrun.predict``, without labels; ``NewClients``, with some;
 - use my own data: ``add_data(name, (features, labels))``, or a table with ``label=`` and

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedlib.data import Split
+from fedlib.data.parquet import UNKNOWN
 from fedlib.models import Batch, FunctionalModel, Params
 from fedlib.values import NonNegativeInt, check_choice, value
 
@@ -445,6 +447,37 @@ class Federation:
             some = [*map(repr, self.client_names[:5])]
             there += f", named {', '.join(some)}{', ...' * (len(self.client_names) > 5)}"
         raise ValueError(f"there is no client {client!r}: {there}")
+
+    def examples(self, client: int | str, split: str = "train") -> Split:
+        """Return a client's own examples, which ``fedrun.predict`` and ``evaluate`` accept.
+
+        Args:
+            client: id or name of the client.
+            split: "train", "validation" or "test". Default: "train".
+
+        Returns:
+            Features as the client has them, before normalisation and augmentation; labels; and the
+            side information as columns.
+
+        Raises:
+            ValueError: if there is no such client or split.
+
+        >>> fed = tiny.task.build(seed=0)
+        >>> tests = fed.examples(2, "test")
+        >>> tests.features.shape, tests.labels.shape
+        ((10, 8, 8, 1), (10,))
+        """
+        check_choice("split", split, ("train", "validation", "test"))
+        table, row = getattr(self, split), self.row(client)
+        held, first = table.client(row), int(table.offsets[0][row])
+        x, y = (t[held].cpu().numpy() for t in (table.x, table.y))
+        if self.ranks is not None:
+            tokens = np.full(len(self.ranks), UNKNOWN, np.int32)
+            tokens[self.ranks] = np.arange(len(tokens))
+            tokens[UNKNOWN] = UNKNOWN
+            x = tokens[x]
+        side = {n: t[first : first + len(y)].cpu().numpy() for n, t in table.side.items()}
+        return Split(x, y, side)
 
     def called(self, ids: Iterable[int]) -> str:
         """Return ids of clients for a message, with their names if there are any."""

@@ -60,9 +60,9 @@ def view(
     if len(angles) > 1:
         if images.ndim != 4 or images.dtype != torch.uint8:
             raise ValueError("only images stored as uint8 can be rotated")
-        for number, degrees in enumerate(angles):
+        for number in np.unique(turn).tolist():
             rows = torch.as_tensor(np.flatnonzero(turn == number), device=x.device)
-            images[rows] = rotate(images[rows], degrees)
+            images[rows] = rotate(images[rows], angles[number])
     return (images, labels), Partition(place, part.sizes, part.side)
 
 
@@ -228,10 +228,11 @@ class Task:
             The federation without data that opted out; ``full_view()`` of it includes them.
 
         Raises:
-            ValueError: if the settings are incompatible, or no client has a test example.
+            ValueError: if the settings are incompatible, or no client has a test example although
+                ``held_out`` asks for some.
         """
         fed = self.assembled(*self.divided(seed), seed, device, fitted)
-        if not len(fed.test.y):
+        if not len(fed.test.y) and self.held_out.test:
             most = int(fed.full_view().train.sizes.max() + fed.validation.sizes.max())
             have = f"the largest of {fed.num_clients:,} clients holds {most} in all"
             raise ValueError(f"{self.held_out} leaves no example for tests: {have}")

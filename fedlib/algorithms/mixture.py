@@ -229,8 +229,11 @@ def on_tests(
             single experts, then the gate, ``[B, 2 M]``.
 
     Returns:
-        A pair per client, in the order of client ids, float64 ``[tests, M]`` each.
+        A pair per client, in the order of client ids, float64 ``[tests, M]`` each; none if no
+        client has test examples.
     """
+    if not len(fed.test.indices):
+        return []
     found = tabulate(fed, algorithm, state, fed.test, outputs)
     labels, gate = found.split(found.shape[-1] // 2, -1)
     right = labels == fed.test.y[fed.test.indices].unsqueeze(-1)
@@ -242,9 +245,11 @@ def on_tests(
 def expert_diagnostics(tests: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """Return "expert_accuracy" and "gate_share" ``[clients, M]``, "gate_entropy" ``[clients, 1]``.
 
-    They are means over a client's test examples (of the result of ``on_tests``), NaN without any.
-    The entropy is in nats.
+    They are means over a client's test examples (of the result of ``on_tests``), NaN without any;
+    none of them if no client has tests. The entropy is in nats.
     """
+    if not tests:
+        return {}
     return {
         "expert_accuracy": torch.stack([right.mean(0) for right, _ in tests]),
         "gate_share": torch.stack([gate.mean(0) for _, gate in tests]),

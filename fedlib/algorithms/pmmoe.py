@@ -249,7 +249,7 @@ class PMMoE(Finetuning):
         tests = on_tests(fed, self, state, self._asked)
         return {
             **expert_diagnostics(tests),
-            "error_spread": error_spread(tests),
+            **({"error_spread": error_spread(tests)} if tests else {}),
             "expert_energy": self.energies(fed, state)[fed.by_id],
             "kept_experts": state.client_params[KEPT][fed.by_id],
         }

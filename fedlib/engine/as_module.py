@@ -154,15 +154,16 @@ def module_of(
 
 
 def _bare(fed: Federation, trained: Trained, params: Params) -> nn.Module | None:
-    """Return the network itself if it predicts as the algorithm does on some test examples.
+    """Return the network itself if it predicts as the algorithm does on some examples.
 
     The network's parameters may have a common prefix, as those of a second model have.
     """
     first, *_ = fed.net.init(0)
     prefixes = sorted({n.removesuffix(first) for n in params if n.endswith(first)}, key=len)
-    if not prefixes or not len(fed.test.y):
+    table = fed.test if len(fed.test.y) else fed.train
+    if not prefixes or not len(table.y):
         return None
-    x = fed.test.inputs(torch.arange(min(EXAMPLES, len(fed.test.y)), device=fed.device))
+    x = table.inputs(torch.arange(min(EXAMPLES, len(table.y)), device=fed.device))
     with torch.no_grad():
         p = trained(x).softmax(-1)
         for prefix in prefixes:

@@ -141,7 +141,7 @@ def evaluate_global(
     or p(s|x) if they return log p(x|s) (000, App. F), and ``combine_clients`` turns the average
     into a prediction. Without local parameters this evaluates the global model; with FedMix, the
     mixture with marginalised gates. If every client predicts with a network of its own, about
-    ``width.MOST`` equally spaced examples are evaluated.
+    ``width.MOST`` equally spaced examples are evaluated. Without test examples it is nan.
 
     Args:
         fed: the federation.
@@ -149,6 +149,8 @@ def evaluate_global(
         state: the state with the parameters.
         encoded: the result of ``encode`` for all test examples. Default: computed here.
     """
+    if not len(fed.test.y):
+        return float("nan")
     fed = eval_view(algorithm, fed)
     state = algorithm.assign_clusters(fed, state)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
@@ -201,6 +203,8 @@ def evaluate_everywhere(
         state: the state with the parameters.
         encoded: the result of ``encode`` for all test examples. Default: computed here.
     """
+    if not len(fed.test.y):
+        return np.full(fed.num_clients, np.nan)
     every = -(-len(fed.test.y) // width.MOST)
     some = torch.arange(0, len(fed.test.y), every, device=fed.device)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
@@ -301,13 +305,15 @@ def measure(
     Returns:
         the metrics; nan for a client without examples.
     """
+    found = {metric.name: np.full(fed.num_clients, np.nan) for metric in metrics}
+    if not len(table.indices):
+        return found
     fed = eval_view(algorithm, fed)
     state = algorithm.assign_clusters(fed, state)
     logp = tabulate(fed, algorithm, state, table, lambda *one: algorithm.predict(*one).logp)
     columns = {"y": table.y[table.indices], "p": logp.double().exp(), **table.side}
     ends = np.cumsum(table.sizes)[:-1]
     parts = [np.split(column.cpu().numpy(), ends) for column in columns.values()]
-    found = {metric.name: np.full(fed.num_clients, np.nan) for metric in metrics}
     for row, (y, p, *side) in enumerate(zip(*parts, strict=True)):
         known = dict(zip(table.side, side, strict=True))
         for metric in metrics if len(y) else ():

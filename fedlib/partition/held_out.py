@@ -117,7 +117,8 @@ class LocalHoldout:
     drawn as in PFLlib; the setting of 004 is ``LocalHoldout(test=0.25, merge=True)``.
 
     Args:
-        test: fraction of the examples for tests, in (0, 1). Default: 0.25.
+        test: fraction of the examples for tests, in [0, 1). With 0 there are none, and metrics of
+            tests are NaN. Default: 0.25.
         validation: fraction of the rest for validation, in [0, 1). Default: 0.1.
         merge: whether the training split and the test split are merged and then partitioned, as in
             PFLlib. If false, the test split is not used (``HoldoutByColumn`` can use it). Default:
@@ -132,7 +133,7 @@ class LocalHoldout:
     {'train': 72, 'validation': 8, 'test': 20}
     """
 
-    test: Annotated[float, "(0, 1)"] = 0.25
+    test: Annotated[float, "[0, 1)"] = 0.25
     validation: Annotated[float, "[0, 1)"] = 0.1
     merge: bool = False
     train: Annotated[float, "(0, 1]"] = 1.0

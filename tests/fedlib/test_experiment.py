@@ -15,6 +15,7 @@ from playing import equal
 from small import AVG, MIX, TASK, Rounds, bits, play, undisturbed
 
 from fedlib import (
+    F1,
     MLP,
     Dirichlet,
     LocalHoldout,
@@ -26,8 +27,9 @@ from fedlib import (
     paths,
     value,
 )
-from fedlib.algorithms import IFCA, FedAvg, FedMix, Local
+from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
+from fedlib.engine.as_module import Trained
 from fedlib.federation import ClientData
 from fedlib.values import from_dict
 from fedrun import (
@@ -175,6 +177,21 @@ def test_clients_without_test_or_validation_examples_are_no_failure(algorithm):
         for metric in (f"{split}_accuracy", f"{split}_nll"):
             for _, rows in result.select(metric).to_pandas().groupby("round"):
                 assert rows.sort_values("client")["value"].isna().tolist() == (sizes == 0).tolist()
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.2])
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedMix(experts=2), IFCA(), Mixture()], ids=repr)
+def test_all_examples_may_be_for_training_and_validation(algorithm, validation):
+    held = LocalHoldout(test=0, validation=validation)
+    task = replace(TASK, held_out=held)
+    first = Experiment(task, FedAvg(), 2, 3) if isinstance(algorithm, Mixture) else None
+    result = play(Experiment(task, algorithm, 2, 3, first_stage=first, metrics=(F1(),)))
+    for metric in ("test_accuracy", "test_f1", "global_accuracy", "everywhere_accuracy"):
+        assert math.isnan(result.final(metric)), metric
+    assert math.isnan(result.final("validation_f1")) == (not validation)
+    assert {"expert_accuracy", "gate_share"}.isdisjoint(result.logged)
+    if type(algorithm) is FedAvg:
+        assert not isinstance(result.model(), Trained), "the network itself is the model"
 
 
 def test_an_exported_result_comes_back_its_state_is_trained_again(rounds, monkeypatch, tmp_path):

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from small import play
 
-from fedlib import MLP, FedAvg, FedMix, Task, data, partition, sgd, value
-from fedlib.partition import IID, HoldoutByColumn, LocalHoldout, NaturalPartition
+from fedlib import MLP, FastText, FedAvg, FedMix, Task, data, partition, sgd, value
+from fedlib.partition import (
+    IID,
+    HoldoutByColumn,
+    LabelPermuted,
+    LocalHoldout,
+    NaturalPartition,
+    Rotated,
+)
 from fedrun import Experiment, RunDiverged, evaluate, find_result, frame, predict
 
 HOSPITALS = ["10", "9", "east", "north", "south", "west"]  # in their order as texts
@@ -80,6 +87,31 @@ def test_a_client_is_asked_by_name_and_labels_are_told_by_name(task):
         predict(result, X[:9], 7)
     with pytest.raises(ValueError, match=r"unknown class 'il'; allowed: ill, well; .* 'ill'"):
         evaluate(result, (X[:2], ["well", "il"]))
+
+
+TURNED = LabelPermuted(Rotated(IID(clients=4, size=30), alpha=None), 2)
+OF_TEXTS = [f"{'good' if y else 'bad'} {w}" for y, w in zip(Y, WHERE, strict=True)]
+ASKED = {  # data of every kind, as its clients have them
+    "numbers": ("wards", NaturalPartition("hospital"), MLP((4,))),
+    "pictures that are turned": ("digits", TURNED, MLP((4,))),
+    "texts": ("letters", NaturalPartition("hospital"), FastText(width=4)),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_clients_own_examples_are_those_of_its_metrics(task, name):
+    data.add("letters", (OF_TEXTS, Y, {"hospital": WHERE}))
+    ours = Task(*ASKED[name], LocalHoldout(test=0.3, validation=0.2))
+    result, fed = play(Experiment(ours, FedAvg(), rounds=2, cohort=2)), ours.build(0)
+    for split in ("validation", "test"):
+        for client, accuracy in result.per_client(f"{split}_accuracy").items():
+            examples = fed.examples(client, split)
+            found = evaluate(result, examples, client=client, device="cpu")
+            assert found.accuracy == pytest.approx(accuracy)
+    mine = fed.examples(1)
+    assert len(mine) == fed.train.sizes[1] and mine.columns.keys() == fed.train.side.keys()
+    with pytest.raises(ValueError, match=r"unknown split 'tests'.*did you mean 'test'"):
+        fed.examples(1, "tests")
 
 
 @value
