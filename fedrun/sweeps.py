@@ -33,10 +33,10 @@ def sweep(
 ) -> list[Result]:
     """Return the results of experiments, in order; train those that are not stored, in parallel.
 
-    Earlier stages are runs of their own, and a run waits for its stages. After Ctrl-C the same call
-    continues from the last checkpoints. If the results do not fit into memory, call
-    ``fedrun.sweeps.train_missing`` and then ``find_result`` for one experiment at a time. With more
-    than one worker, a script must call this below ``if __name__ == "__main__":``, since every
+    Earlier stages are runs of their own, and a run waits for its stages. Ctrl-C lets the current
+    rounds end and stores them, and the same call continues. If the results do not fit into memory,
+    call ``fedrun.sweeps.train_missing`` and then ``find_result`` for one experiment at a time. With
+    more than one worker, a script must call this below ``if __name__ == "__main__":``, since every
     worker imports the script first.
 
     Args:
@@ -85,7 +85,12 @@ def train_missing(
         if not (missing := _lacking(asked)):
             return
         with SweepProgress({e.key: _name(e) for e in missing}, show=progress) as tally:
-            failures = _train(_team(min(workers, len(missing)), address, options, tally), missing)
+            team = _team(min(workers, len(missing)), address, options, tally)
+            try:
+                failures = _train(team, missing)
+            except KeyboardInterrupt as stop:
+                done = f"{tally.ended} of {len(missing)} runs ended, others stored their last round"
+                raise KeyboardInterrupt(f"{done}; the same call continues") from stop
         if failures:
             lines = [f"{e}\n  key {e.key}: {_in_words(x)}" for e, x in failures]
             text = f"{len(failures)} of {len(missing)} runs failed; the others are stored:\n\n"

@@ -101,8 +101,9 @@ class Processes(Workers):
         return experiment, error
 
     def stop(self) -> None:
-        """Terminate busy workers, and shut down idle ones so that they release their resources."""
-        for _, (pool, _) in self._busy.values():
+        """Shut down all workers, which releases their resources; busy ones end their round."""
+        for _, (pool, pipe) in self._busy.values():
+            pipe.close()  # else a worker might wait until it is read
             for process in [*pool._processes.values()]:
                 process.terminate()
         for pool, _ in [*self._idle, *(worker for _, worker in self._busy.values())]:
@@ -121,11 +122,25 @@ def _begin(pipe: Connection, parent: int) -> None:
     """Initialise a worker process, which sends its progress through a pipe."""
     global _tell
     end_with_parent(parent)
-    # Ctrl-C reaches all processes of a terminal; the parent stops its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches all processes of a terminal. Only the parent stops its workers: SIGTERM does
+    # what Ctrl-C does to a single run, which ends its round and stores it.
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _interrupt)
+    else:  # on Windows
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_freed_memory()
-    _tell = lambda *progress: pipe.send(progress)  # noqa: E731
+
+    def _tell(*progress: Any) -> None:
+        with suppress(OSError):  # the parent has stopped to listen
+            pipe.send(progress)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    handler: Any = signal.getsignal(signal.SIGINT)
+    handler(number, frame)
 
 
 def _serve(experiment: Experiment, options: dict[str, Any]) -> Any:

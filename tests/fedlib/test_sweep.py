@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import multiprocessing
 import os
 import shutil
 import signal
@@ -71,6 +72,32 @@ def test_a_killed_worker_takes_only_its_own_run():
     with pytest.raises(SweepFailed, match=r"1 of 3 .*(?s:.*)WorkerDied: its process ended"):
         go([victim, *others], workers=2)
     assert find_result(victim) is None and all(find_result(e) for e in others)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupted_sweep_keeps_the_rounds_of_its_running_experiments(monkeypatch, workers):
+    """Its workers were killed, and what they had trained since the last checkpoint was lost."""
+    runs = [dataclasses.replace(e, rounds=20_000, evaluate_every=0) for e in (AVG, MIX)][:workers]
+    done, told = {}, SweepProgress.round
+
+    def press(self, key, at, *rest):
+        told(self, key, at, *rest)
+        done[key] = at
+        if len(done) == workers and min(done.values()) > 2 and not done.get("pressed"):
+            done["pressed"] = True
+            for child in multiprocessing.active_children():
+                os.kill(child.pid, signal.SIGINT)  # as a terminal does
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(SweepProgress, "round", press)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt, match=f"0 of {workers} .*; the same call continues"):
+            go(runs, workers=workers)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for e in runs:
+        assert store.RunFolder(e).restore().completed >= done[e.key]
 
 
 LOCKED = """
