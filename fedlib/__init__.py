@@ -24,7 +24,8 @@ I want to ...
 - use my own data: ``add_data(name, (features, labels))``, or a table with ``label=`` and
   ``columns=``; clients by one of its columns: ``NaturalPartition(column)``;
 - resume an interrupted or shorter run: call ``fedrun.run`` again;
-- run a grid: ``fedrun.sweep([Experiment(...) for ...], workers=4)``;
+- run a grid: ``fedrun.sweep(fedrun.grid(experiment, client=[sgd(0.1), sgd(0.01)]), workers=4)``;
+  choose the best of each method on validation examples: ``fedrun.best(results)``;
 - compare or plot: ``fedrun.compare({"FedAvg": results, ...})``, ``fedrun.frame`` for pandas, or
   ``result.curve(metric)``, a dict by round;
 - export a model: ``result.model().state_dict()``, or ``result.model(client)`` of one client.

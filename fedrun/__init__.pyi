@@ -9,6 +9,8 @@ from fedrun.experiment import Result as Result
 from fedrun.files import StoreError as StoreError
 from fedrun.frames import compare as compare
 from fedrun.frames import frame as frame
+from fedrun.grids import best as best
+from fedrun.grids import grid as grid
 from fedrun.store import RunDiverged as RunDiverged
 from fedrun.store import find_result as find_result
 from fedrun.store import list_runs as list_runs
