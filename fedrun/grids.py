@@ -22,7 +22,7 @@ def grid(experiment: Experiment, **values: Iterable[Any]) -> list[Experiment]:
     Raises:
         UnknownName: if neither has such a field.
 
-    >>> [e.algorithm.mu for e in grid(replace(tiny, algorithm=FedProx()), mu=[0.1, 1.0])]
+    >>> [e.algorithm.mu for e in grid(Experiment(tiny.task, FedProx(), 2), mu=[0.1, 1.0])]
     [0.1, 1.0]
     >>> len(grid(tiny, client=[sgd(0.1), sgd(0.01)], seed=range(3)))
     6
