@@ -101,6 +101,18 @@ def _resampled(images: Tensor, degrees: float) -> Tensor:
     return turned.round().clamp(0, 255).to(torch.uint8).movedim(1, -1).contiguous()
 
 
+def device_name(device: str | torch.device) -> str:
+    """Return the name of a device as torch has it; raise UnknownName if it is of no known kind.
+
+    >>> device_name("GPU")
+    'cuda'
+    """
+    kind, colon, number = str(device).lower().partition(":")
+    kind = "cuda" if kind == "gpu" else kind
+    check_choice("device", kind, ("auto", "cpu", "cuda"))
+    return kind + colon + number
+
+
 def pick_device(device: str | torch.device = "auto") -> torch.device:
     """Return a torch device.
 
@@ -108,15 +120,15 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
     default for its other kernels, unless the environment variable ``FEDLIB_PIN`` is 0.
 
     Args:
-        device: "cpu", "cuda", "cuda:N", or "auto" for CUDA if it is available. Default: "auto".
+        device: "cpu", "cuda" (or "gpu"), "cuda:N", or "auto" for CUDA if it is available. Default:
+            "auto".
 
     Raises:
         UnknownName: if the device is unknown or not available.
     """
-    name = str(device)
+    name = device_name(device)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    check_choice("device", name.partition(":")[0], ("auto", "cpu", "cuda"))
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UnknownName(f"device {name!r} is not available: torch finds no CUDA device")
     if name.startswith("cuda") and os.environ.get(processor.VARIABLE) != "0":

@@ -406,7 +406,11 @@ def _limit(item: Any, name: str, limit: str | Iterable[str]) -> None:
     given = getattr(item, name)
     numbers = given if isinstance(given, tuple) else (given,)
     if not isinstance(limit, str):
-        check_choice(name, given, limit)
+        like = [known for known in limit if known.lower() == str(given).lower()]
+        if given not in limit and len(like) == 1:  # "rmsprop"
+            object.__setattr__(item, name, like[0])
+        else:
+            check_choice(name, given, limit)
     elif given is not None and not (numbers and all(_lies_in(n, limit) for n in numbers)):
         be = "be" if limit[0] == ">" else "lie in"
         raise ValueError(f"{type(item).__name__}.{name} must {be} {limit}, got {short_repr(given)}")

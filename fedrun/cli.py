@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
@@ -117,7 +118,7 @@ def train(
     """Train experiments, or continue their training.
 
     \b
-    run "Experiment(task=Task(...), algorithm=FedAvg(), rounds=100)"
+    run "Experiment(Task('digits', IID(10), MLP((32,)), LocalHoldout()), FedAvg(), rounds=20)"
     run "Experiment($TASK, FedMix(experts=2), rounds=100, cohort=0.1, seed=1)"
     run runs/79bf746aa162056e/spec.json
     sweep experiments.txt --workers 4     one printed experiment per line, # for comments
@@ -192,17 +193,33 @@ def _summarise(results: Sequence[Result]) -> None:
 
 
 @app.command()
-def runs() -> None:
-    """List stored runs."""
+def runs(
+    every: Annotated[bool, Option("--all", help="also list exported results")] = False,
+) -> None:
+    """List the runs of this machine, newest last."""
     from fedrun import list_runs
 
-    rows, entries = [], list_runs()
-    for entry in entries:
+    entries = list_runs()
+    own = [entry for entry in entries if entry.path.is_dir()]
+    listed = sorted(own, key=lambda entry: entry.path.stat().st_mtime)
+    rest = [entry for entry in entries if not entry.path.is_dir()]
+    rows = []
+    for entry in (*rest, *listed) if every else listed:
         what = _words(entry.spec) if entry.spec else (None,) * 4
-        rows.append((entry.key, *what, entry.completed, entry.state))
-    show_table(("key", "algorithm", "dataset", "seed", "rounds", "completed", "state"), rows)
+        rows.append((entry.key, *what, entry.completed, entry.state, _accuracy(entry)))
+    head = ("key", "algorithm", "dataset", "seed", "rounds", "completed", "state", "test accuracy")
+    show_table(head, rows)
     notes = [f"{entry.key}: {entry.note}" for entry in entries if entry.note]
-    print("\n".join([f"{len(rows)} runs", *notes]))
+    more = f"; {len(rest)} exported results: --all" if rest and not every else ""
+    print("\n".join([f"{len(rows)} runs{more}", *notes]))
+
+
+def _accuracy(entry: Entry) -> float | None:
+    """Return the test accuracy of a run's final state; None for exported or unfinished runs."""
+    with suppress(ValueError, OSError):
+        if entry.state == "complete" and entry.experiment:
+            return _read(entry).final("test_accuracy")
+    return None
 
 
 def _words(spec: dict[str, Any]) -> tuple[object, ...]:
@@ -329,4 +346,7 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         cells = [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row]
         grid.add_row(*("" if cell is None else str(cell) for cell in cells))
     width = None if sys.stdout.isatty() else WIDE
-    Console(width=width, markup=False, highlight=False, emoji=False).print(grid)
+    console = Console(width=width, markup=False, highlight=False, emoji=False)
+    with console.capture() as text:
+        console.print(grid)
+    print("\n".join(line.rstrip() for line in text.get().splitlines()))

@@ -24,7 +24,7 @@ import fedlib
 from fedlib.parallel import picklable_error
 from fedlib.processor import keep_freed_memory, pin, pinned
 from fedlib.progress import SweepProgress
-from fedlib.values import check_choice
+from fedlib.tasks import device_name
 from fedrun import Experiment
 from fedrun.store import RunFolder
 from fedrun.workers import Ended, WorkerDied, Workers, trained
@@ -146,8 +146,7 @@ def connected(address: str) -> Any:
 
 def device_for(asked: str, resources: Mapping[str, float]) -> str:
     """Return "cpu" or "cuda"; "auto" is "cuda" if the cluster has a GPU. A run sees only one."""
-    kind = asked.partition(":")[0]
-    check_choice("device", kind, ("auto", "cpu", "cuda"))
+    kind = device_name(asked).partition(":")[0]
     return kind if kind != "auto" else "cuda" if resources.get("GPU") else "cpu"
 
 

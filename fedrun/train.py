@@ -36,7 +36,7 @@ from fedlib.federation import Federation
 from fedlib.parallel import all_cores, delay_keyboard_interrupt
 from fedlib.privacy import audit
 from fedlib.progress import Watcher, callback
-from fedlib.tasks import pick_device
+from fedlib.tasks import device_name, pick_device
 from fedlib.values import short_repr
 from fedrun import provenance, store
 from fedrun.baseline import accuracy_of_majority as majority
@@ -152,7 +152,8 @@ def run(
     >>> result.curve("test_accuracy").keys()
     dict_keys([0, 2])
     """
-    how = RunOptions(device, chunk, progress, retry, _functions(callbacks), debug, again)
+    where, calls = device_name(device), _functions(callbacks)
+    how = RunOptions(where, chunk, progress, retry, calls, debug, again)
     folder = RunFolder(experiment.pinned())
     found = None if again else folder.result()
     return replace(found or _trained(folder, how), experiment=experiment)

@@ -125,7 +125,7 @@ def play_round(
         )
     with torch.no_grad():
         asked = algorithm.weights(fed, state, where, messages)
-        weights = tensors(algorithm, "weights", asked)
+        weights = tensors(algorithm, "weights", asked, len(where))
         down, up = algorithm.communication_bytes(state, where, messages)
         after = algorithm.aggregate(fed, state, where, messages)
     if not isinstance(after, State):

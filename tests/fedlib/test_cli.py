@@ -95,7 +95,10 @@ def test_runs_and_show_say_what_is_stored(ask):
     play(AVG)
     export([play(MIX)], "some")
     code, said, _ = ask("runs")
-    assert code == 0 and said.endswith("\n2 runs\n") and said.count(" complete\n") == 2
+    assert code == 0 and said.endswith("\n2 runs\n")
+    _, *told = [line.split() for line in said.splitlines()[:3]]
+    ends = [f"{find_result(e).final('test_accuracy'):.6g}" for e in (AVG, MIX)]
+    assert [line[-2:] for line in told] == [["complete", end] for end in ends], "newest last"
     assert all(key in said for key in (AVG.key, MIX.key))
     code, said, _ = ask("show", MIX.key[:5])
     assert code == 0 and said.startswith(f"{MIX}\nkey {MIX.key}, 5/5 rounds, complete, ")
@@ -105,6 +108,10 @@ def test_runs_and_show_say_what_is_stored(ask):
     code, _, err = ask("show", MIX.key, "--curve", "train_los")
     assert code == 2 and "did you mean 'train_loss'?" in err
     assert "2 stored runs begin with ''" in ask("show", "")[2]
+    store.delete(MIX.key)
+    assert ask("runs")[1].endswith("\n1 runs; 1 exported results: --all\n")
+    assert MIX.key in ask("runs", "--all")[1] and MIX.key not in ask("runs")[1]
+    assert not re.search(" $", ask("data")[1], re.MULTILINE), "lines are as long as their words"
 
 
 @pytest.mark.parametrize("question", ["runs", "show abc"])

@@ -306,6 +306,12 @@ def test_callbacks_see_every_round_and_may_stop_a_run(rounds):
             ask("test_accuracy")
 
 
+def test_a_device_is_checked_also_where_the_run_is_stored():
+    play(AVG)
+    with pytest.raises(ValueError, match=r"unknown device 'cdua'.*did you mean 'cuda'"):
+        run(AVG, device="cdua")
+
+
 def test_a_value_for_each_client_by_its_name():
     """Of the state that the run ended with; clients without names are called by their ids."""
     result = play(WORSENING)

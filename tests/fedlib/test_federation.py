@@ -127,7 +127,7 @@ def test_a_gpu_rounds_no_factor_to_ten_bits(monkeypatch, freed, tf32):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     monkeypatch.setenv("FEDLIB_PIN", freed)
-    assert pick_device("cuda").type == "cuda"
+    assert pick_device("cuda").type == "cuda" and str(pick_device("GPU:1")) == "cuda:1"
     assert torch.backends.cudnn.allow_tf32 is tf32
 
 

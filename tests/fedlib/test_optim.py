@@ -136,3 +136,7 @@ def test_checkpoints_with_both_memories_in_one_group_are_read(algorithm):
     again = State.from_flat(old)
     for part in ("server_params", "client_params", "server_optimizer", "server_memory"):
         assert equal(getattr(again, part), getattr(state, part))
+
+
+def test_a_name_may_be_written_in_small_letters():
+    assert Optimizer("rmsprop") == Optimizer("RMSprop")
