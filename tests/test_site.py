@@ -1,6 +1,7 @@
 """The sources of the static site, as they are laid out before Sphinx reads them."""
 
 import importlib.util
+import re
 
 import pytest
 
@@ -47,6 +48,32 @@ def test_links_of_the_texts_point_into_the_site(build):
     findings = (build.SOURCES / "findings.md").read_text()
     assert "(figures/forest.png)" in findings and "(readings.md)" in findings
     assert "(notebooks/08_privacy.ipynb)" in findings and "(../" not in findings
+    assert "(code/examples/sweep.py.md)" in manual and "(code/examples.md)" in first
+    assert "import sys" in (build.SOURCES / "code/examples/sweep.py.md").read_text()
+
+
+def test_links_of_notebooks_and_of_html_lead_to_pages(build):
+    home = paths.ROOT / "notebooks"
+    for text, there in {
+        "[a](../docs/READINGS.md#gates)": "[a](../readings.md#gates)",
+        "[a](01_gradient_divergence.ipynb)": "[a](../notebooks/01_gradient_divergence.ipynb)",
+        "[a](#What-phi-reveals)": "[a](#what-phi-reveals)",
+        "[a](../fedlib/tasks.py)": "[a](../code/fedlib/tasks.py.md)",
+        '<a href="../docs/GLOSSARY.md#gate">': '<a href="../glossary.html#gate">',
+        "[a](https://example.org) and [b](nothing.md)": None,
+    }.items():
+        assert build._linked(text, home, "../") == (there or text)
+
+
+def test_a_dead_link_and_a_picture_without_a_text_are_faults(tmp_path, build):
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#there"></a><a href="b.html#gone"></a><a href="c.html"></a>'
+        '<a href="https://example.org"></a><img src="x.svg" alt="x.svg"><img src="x.svg" alt="a b">'
+    )
+    (tmp_path / "b.html").write_text('<p id="there"><a href="#there">')
+    (tmp_path / "x.svg").write_text("")
+    faults = sorted(build._faults(tmp_path))
+    assert [fault.split(": ")[-1] for fault in faults] == ["b.html#gone", "c.html", "x.svg"]
 
 
 def test_every_picture_that_is_kept_for_texts_is_shown_by_one():
@@ -71,18 +98,23 @@ def test_code_is_folded_and_controls_without_a_kernel_are_said_to_be_so(build):
     cells = [{"id": i, "metadata": {}, "outputs": [o]} for i, o in (("09-33", dead), ("x", moves))]
     cells.append({"id": "nothing-fedavg", "metadata": {"tags": ["a"]}, "outputs": []})
     for cell in cells:
-        build._adapt(cell)
+        build._adapt(cell, "Fig. 1", shades=cell["id"] == "x")
+    told = [c["metadata"]["mystnb"]["image"] for c in cells]
+    shaded = {"alt": "Figure: Fig. 1", "classes": "shades"}
+    assert told[0] == {"alt": "Figure: Fig. 1"} and told[1] == shaded
     assert [c["metadata"].get("tags") for c in cells] == [["hide-input"], ["hide-input"], ["a"]]
     assert [len(c["outputs"]) for c in cells] == [2, 1, 0]
     assert "kernel" in cells[0]["outputs"][1]["data"]["text/markdown"]
 
 
 def test_every_room_and_notebook_has_a_page(build):
-    home = paths.ROOT / "fedlib"
-    rooms = [p.stem for p in home.glob("[a-z]*.py") if p.stem not in ("callbacks", "flower")]
-    rooms += [p.parent.name for p in home.glob("*/__init__.py")]
-    listed = [line.strip() for line in build._api().splitlines() if "fedlib." in line]
-    assert sorted(listed) == sorted(f"fedlib.{room}" for room in rooms)
+    rooms = []
+    for home in (paths.ROOT / "fedlib", paths.ROOT / "fedrun"):
+        rooms += [f"{home.name}.{file.stem}" for file in home.glob("[a-z]*.py")]
+        rooms += [f"{home.name}.{file.parent.name}" for file in home.glob("*/__init__.py")]
+    listed = re.findall(r"^   (\w+\.\w+)", build._api(), re.MULTILINE)
+    others = {"fedlib.callbacks", "fedlib.flower", "fedrun.example"}
+    assert {*listed} == {*rooms} - others
     assert "\nnotebooks/00_start_here\n" in build._index(["00_start_here"])
 
 

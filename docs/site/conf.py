@@ -37,16 +37,28 @@ autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 # A package lists its modules; what it re-exports is shown where it is written.
 autodoc_default_options = {"members": True, "show-inheritance": True, "ignore-module-all": True}
-# Widgets' views, and links from notebooks to files of the repository.
-suppress_warnings = ["mystnb.unknown_mime_type", "myst.xref_missing", "myst.header"]
+# Widgets' views, and headings of notebooks that begin at a lower level.
+suppress_warnings = ["mystnb.unknown_mime_type", "myst.header"]
 
 
 def escaped(app, what, name, obj, options, lines):
-    """Keep bars and stars of formulas from being read as markup; ``code`` stays as it is."""
-    for i, line in enumerate(lines):
-        parts = line.split("``")
+    """Show equations as they are written; bars and stars elsewhere are no markup.
+
+    Equations are indented and follow an empty line. Fields begin with a colon by now.
+    """
+    shown, literal = [], False
+    for line in lines:
+        indented = line.startswith("    ")
+        literal = literal and (indented or not line)
+        if indented and not literal and shown and not shown[-1]:
+            text = next((x for x in reversed(shown) if x), ":")
+            literal = text[0] not in " :.*-"
+            if literal and not text.endswith("::"):
+                shown += ["::", ""]
+        parts = line.split("``")  # whose code stays as it is
         parts[::2] = [re.sub(r"([|*])", r"\\\1", text) for text in parts[::2]]
-        lines[i] = "``".join(parts)
+        shown.append(line if literal else "``".join(parts))
+    lines[:] = shown
 
 
 def written(display):
