@@ -5,6 +5,7 @@ no installs), safe under papermill (parameters) and comparable by nbval (outputs
 """
 
 import ast
+import copy
 import io
 import re
 import runpy
@@ -199,6 +200,20 @@ def test_a_notebook_saved_in_jupyterlab_keeps_the_rules():
     before = [complaint for complaint in _of_metadata(saved)]
     tidied({"type": "notebook", "content": saved})
     assert before and not _of_metadata(saved) and saved == kept
+
+
+def test_a_notebook_that_was_only_run_in_jupyterlab_is_saved_as_it_was():
+    tidied = runpy.run_path(str(paths.ROOT / "docs" / "lab.py"))["tidied"]
+    path = min(paths.notebooks().glob("*.ipynb"))
+    kept, saved = (nbformat.read(path, as_version=4) for _ in range(2))
+    for cell in saved.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], 99
+    edited = copy.deepcopy(saved)
+    edited.cells[-1].source += "!"
+    for notebook in (saved, edited):
+        tidied({"type": "notebook", "content": notebook}, path=str(path.relative_to(paths.ROOT)))
+    assert saved == kept and all(c.get("execution_count", 99) == 99 for c in edited.cells)
 
 
 def test_links_of_notebooks_and_texts_lead_to_files():
