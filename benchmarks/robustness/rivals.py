@@ -45,7 +45,7 @@ def _marking(place: Path, module: Any, name: str, act: Callable[[], Any]) -> Cal
     plain = getattr(module, name)
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        with (place / "marks").open("a") as file:
+        with (place / "marks").open("a", encoding="utf-8") as file:
             file.write("x")
         return plain(*args, **kwargs)
 
