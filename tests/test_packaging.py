@@ -22,6 +22,7 @@ from test_architecture import imports
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OURS = ("fedlib", "fedrun", "companion", "papers")
+BESIDE = ("tests", "benchmarks", "examples", "conftest")  # of a checkout
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
 
@@ -82,7 +83,7 @@ def sources() -> list[tuple[str, str]]:
 def imported(code: str) -> set[str]:
     """The top-level modules that some code imports, its own package's aside."""
     names = {name.partition(".")[0] for name in imports(code)}
-    return names - set(sys.stdlib_module_names) - {*OURS, "tests", "benchmarks", "conftest"}
+    return names - set(sys.stdlib_module_names) - {*OURS, *BESIDE}
 
 
 def test_every_third_party_import_is_declared():
