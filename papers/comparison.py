@@ -35,7 +35,8 @@ BOTH_TRAINED = "Mixture, global expert trained"
 EXPLORING = "IFCA, exploring"
 CLUSTER_TUNED = "IFCA, fine-tuned"
 # The field's own relatives of these methods, at the quick scale: what the larger ones run is fixed.
-BESIDE = ("Ditto", "APFL", "pFedMe", "FedAMP")
+BESIDE = ("Ditto", "APFL", "pFedMe", "FedAMP", "FedALA", "Per-FedAvg")
+AGAINST_DRIFT = ("FedNova", "FedDyn")
 FEDEM = "FedEM"
 # What each paper proposes for clients that differ in their labels.
 PROPOSED: dict[str, tuple[str, ...]] = {
@@ -47,7 +48,7 @@ PROPOSED: dict[str, tuple[str, ...]] = {
 }
 # What a method has instead of one model for all.
 FAMILIES: dict[str, tuple[str, ...]] = {
-    "one model for all": TRADITIONAL,
+    "one model for all": (*TRADITIONAL, *AGAINST_DRIFT),
     "a part stays private": (BIASED, LOCAL_GLOBAL, *NINE, UNTUNED),
     "global experts, a gate each": (FEDMIX, BIAS, PRUNING, CLUSTERED, FEDEM),
     "clusters": (BEST, EXPLORING, CLUSTER_TUNED, ALL_EQUAL, MOE),
@@ -78,10 +79,11 @@ def _every_method(setting: PrivateParts, dataset: str) -> list[Run]:
 
 
 def _relatives(setting: PrivateParts) -> dict[str, Experiment]:
-    """Return what other papers have: a model of each client's own, and a mixture by EM.
+    """Return what other papers have: other averages, models of clients' own, a mixture by EM.
 
-    Their numbers are the algorithms' defaults, not tuned; pFedMe's lambda is smaller than the
-    paper's 15, as its product with the clients' rate must stay well below 2.
+    Per-FedAvg is evaluated after an epoch of each client's own. Their numbers are the algorithms'
+    defaults, not tuned; pFedMe's lambda is smaller than the paper's 15, as its product with the
+    clients' rate must stay well below 2.
     """
     rounds = local_round(setting)
     made: dict[str, FedAvg] = {
@@ -89,9 +91,14 @@ def _relatives(setting: PrivateParts) -> dict[str, Experiment]:
         "APFL": algorithms.APFL(alpha=0.5, adaptive=True, **rounds),
         "pFedMe": algorithms.PFedMe(lam=5.0, eta=0.1, **rounds),
         "FedAMP": algorithms.FedAMP(**rounds),
+        "FedALA": algorithms.FedALA(**rounds),
+        "FedNova": algorithms.FedNova(**rounds),
+        "FedDyn": algorithms.FedDyn(alpha=0.1, **rounds),
         FEDEM: algorithms.FedEM(experts=setting.experts, **rounds),
     }
-    return {name: federated(setting, a, cohort=1.0) for name, a in made.items()}
+    runs = {name: federated(setting, a, cohort=1.0) for name, a in made.items()}
+    meta = federated(setting, algorithms.PerFedAvg(alpha=0.05, **rounds), cohort=1.0)
+    return {**runs, "Per-FedAvg": at_home(setting, 1, meta)}
 
 
 def _fedmixes(setting: PrivateParts) -> dict[str, Experiment]:
