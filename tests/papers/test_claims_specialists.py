@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from rows import frame_of, initials, runs_of
-from test_opt_out import TASK, patients, same_bits
+from test_opt_out import TASK, same_bits
 
 from companion import frames
 from companion.claims import HOLDS
@@ -270,6 +270,20 @@ def test_training_alone_is_all_there_is_where_everybody_opts_out():
 
 
 KINDS = {"numbers": MLP((5,)), "pictures": MLP((5,)), "texts": FastText(12, 4)}
+WORDS = ["fever", "cough", "ache", "rash", "cold", "sore", "burn", "sprain", "cramp", "bruise"]
+
+
+def patients(kind):
+    """Numbers of all sizes, pictures or texts of 160 patients in four hospitals."""
+    draw = np.random.default_rng(0)
+    who, ill = np.arange(160) % 4, draw.integers(2, size=160)
+    if kind == "numbers":
+        x = 100 + 20 * draw.normal(size=(160, 6)) + 10 * ill[:, None]
+    elif kind == "pictures":
+        x = draw.integers(0, 200, (160, 6, 6, 1), dtype=np.uint8)
+    else:
+        x = np.array([" ".join(draw.choice(WORDS[i:], 9)) for i in draw.integers(3, size=160)])
+    return x, ill, {"hospital": who}
 
 
 @pytest.mark.parametrize("opt_out", [OptOut(0.5), OptOut(1.0, share=0.5)], ids=["clients", "share"])
