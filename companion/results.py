@@ -8,8 +8,12 @@ that diverged have no result: ``results/diverged.csv`` names them.
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from companion import diverged
 from companion.plan import listed, planned
@@ -51,10 +55,32 @@ def homes(registry: Registry) -> dict[str, str]:
     return {p.experiment.key: f"{p.section}-{p.dataset}" for p in reversed(every)}
 
 
+def of_every_round(registry: Registry) -> set[Experiment]:
+    """Return the experiments of sections that read the divergence of every round."""
+    return {
+        stage
+        for section in registry.sections.values()
+        for scale in SCALES
+        for dataset in (section.settings(scale) if section.every_round else ())
+        for _, experiments in section.by_run(scale, dataset)
+        for experiment in experiments
+        for stage in experiment.stages
+    }
+
+
+def thinned(result: Result) -> Result:
+    """Return a result with the divergence of its evaluated rounds only, a tenth of its numbers."""
+    metrics = result.metrics
+    every = metrics["round"].unique().to_pylist()
+    evaluated = pa.array([r for r in every if result.experiment.evaluates(r)], pa.int32())
+    kept = (pc.field("metric") != "divergence") | pc.field("round").isin(evaluated)
+    return replace(result, metrics=metrics.filter(kept))
+
+
 def export_runs(registry: Registry, scale: str) -> Exported:
     """Export every finished run of a scale, whole chains only: see ``fitting``."""
     with writing():
-        there, home = places(), homes(registry)
+        there, home, whole = places(), homes(registry), of_every_round(registry)
         plan = {p.experiment: p for p in planned(registry, scale)}
         old = {r.experiment: r.provenance for r in map(read_run, there.values(), there)}
         found = {e: find_result(e) for e in plan}
@@ -64,7 +90,8 @@ def export_runs(registry: Registry, scale: str) -> Exported:
         added = [e for e, made in now.items() if made is not old.get(e)]
         name = {e: group_of(there[e.key]) if e in old else home[e.key] for e in added}
         for each in sorted({*name.values()}):
-            export([new[e] for e in added if name[e] == each], place_of_more(each))
+            mine = [e for e in added if name[e] == each]
+            export([new[e] if e in whole else thinned(new[e]) for e in mine], place_of_more(each))
         gone = diverged.diverged(e for e in plan if e not in now)
         first = [e for e in gone if gone.keys().isdisjoint(e.before)]
         diverged.store([(e.key, f"{plan[e]}", gone[e]) for e in first], {e.key for e in plan})

@@ -90,13 +90,15 @@ class Section:
     """The experiments of a section: settings by scale and data set, and what is run on each.
 
     ``plan`` returns the runs of a setting of a data set. ``local_stage`` are the larger scales
-    whose stored results a notebook shows next to those of the quick scale.
+    whose stored results a notebook shows next to those of the quick scale. Where ``every_round`` is
+    false, ``results/`` keeps the divergence of evaluated rounds only.
     """
 
     name: str
     known: Mapping[str, Mapping[str, Setting]]
     plan: Callable[..., Sequence[Run]]  # of its own kind of Setting
     beside: tuple[str, ...] = ("standard",)
+    every_round: bool = False
 
     def settings(self, scale: str, dataset: str = "") -> Mapping[str, Setting]:
         """Return the settings of a scale by data set: the named one, or all of them."""

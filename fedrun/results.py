@@ -1,11 +1,14 @@
-"""Exported results: finished runs in Parquet files, with one row group per run.
+"""Exported results: finished runs in Parquet files, the runs of a section together.
 
-results/<name>.parquet            row groups sorted by key, with the columns
-    key, run                      the same in all rows: the key; spec and provenance as JSON
-    round, metric, ..., value     the metrics
+results/<name>.parquet            runs sorted by key, with the columns
+    key, run                      the same in all rows of a run: the key; its spec and provenance
+    round, metric, ..., item      the metrics, in the order in which they were logged
+    exact, value                  the number, in one of the two
 
-The footer has the key of every row group (as the statistics of the column ``key``), so one run is
-read without decoding the others, and a process reads a footer only once.
+Metrics whose numbers repeat, such as accuracies and counts, are stored as they are, in ``exact``.
+Other numbers, such as losses, are rounded to ``PRECISION`` bits, in ``value``: the relative error
+is at most 8e-6. The runs of a file are much alike, so it is compressed as a whole, and a process
+decodes it as a whole, once. Files of version 0.2, with unrounded numbers, stay readable.
 """
 
 import json
@@ -16,20 +19,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fedlib import paths
 from fedrun import files
-from fedrun.experiment import COLUMNS, SCHEMA, Experiment, Result, experiment_of, spec_of, tidy
+from fedrun.experiment import COLUMNS, Experiment, Result, experiment_of, spec_of, tidy
 from fedrun.provenance import UNKNOWN, dirty
 
 WHAT = "exported result of fedlib"
 MOST_NAMED = 20  # number of runs that an error message names
-_WORDS = ("metric", "item")
-_WORD = pa.dictionary(pa.int32(), pa.string())
-_METRICS = [(f.name, _WORD if f.name in _WORDS else f.type) for f in SCHEMA]
-_SCHEMA = pa.schema([("key", _WORD), ("run", _WORD), *_METRICS])
+PRECISION = 17  # bits of a rounded number; a float32 has 24
+FEW = 256  # a metric with at most so many different numbers in a file is stored exactly
+_WORDS = ("key", "run", "metric", "item")
+_SPLIT = ("round", "client", "value")  # stored byte by byte: numbers change in their last bytes
+_FILES = 8  # number of decoded files that a process keeps
 
 
 def export(results: Iterable[Result], name: str) -> Path:
@@ -84,29 +90,48 @@ def refusal(results: Sequence[Result]) -> str:
 def _table(key: str, result: Result) -> pa.Table:
     metrics = tidy(result.metrics)
     run = {"spec": spec_of(result.experiment), "provenance": result.provenance}
-    rows = pa.array([0] * metrics.num_rows, pa.int32())
-    same = (key, json.dumps(run, sort_keys=True))
-    columns = [pa.DictionaryArray.from_arrays(rows, [text]) for text in same]
+    columns = {"key": key, "run": json.dumps(run, sort_keys=True)}
+    first = pa.array([0] * metrics.num_rows, pa.int32())
+    table = {n: pa.DictionaryArray.from_arrays(first, [text]) for n, text in columns.items()}
     for name in COLUMNS:
         column = metrics[name].combine_chunks()
-        columns.append(column.dictionary_encode() if name in _WORDS else column)
-    return pa.Table.from_arrays(columns, schema=_SCHEMA)
+        table[name] = column.dictionary_encode() if name in _WORDS else column
+    return pa.table(table)
 
 
 def _write(tables: Iterable[pa.Table], path: Path) -> None:
-    """Write one row group per table; values are split by byte, which compresses them better."""
-    with pq.ParquetWriter(
+    """Write the runs of a file as one row group."""
+    table = _rounded(pa.concat_tables(tables).unify_dictionaries())
+    pq.write_table(
+        table,
         path,
-        _SCHEMA,
+        row_group_size=table.num_rows,
         compression="zstd",
         compression_level=19,
-        use_dictionary=[name for name in _SCHEMA.names if name != "value"],
-        column_encoding={"value": "BYTE_STREAM_SPLIT"},
-        write_statistics=["key"],
+        use_dictionary=[name for name in table.column_names if name not in _SPLIT],
+        column_encoding=dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT"),
+        dictionary_pagesize_limit=2**26,
+        data_page_size=2**23,
+        write_statistics=False,
         write_page_checksum=True,
-    ) as writer:
-        for table in tables:
-            writer.write_table(table, row_group_size=table.num_rows)
+    )
+
+
+def _rounded(table: pa.Table) -> pa.Table:
+    """Return a table with the columns ``exact`` and ``value`` instead of ``value``."""
+    values = table["value"].to_numpy()
+    metric = table["metric"].combine_chunks().indices.to_numpy()
+    repeats = np.zeros(len(values), bool)
+    for one in range(metric.max(initial=-1) + 1):
+        mine = metric == one
+        repeats[mine] = len(np.unique(values[mine])) <= max(FEW, mine.sum() // 4)
+    nothing, dropped = np.isnan(values), 24 - PRECISION
+    with np.errstate(over="ignore"):
+        bits = values.astype(np.float32).view(np.uint32)
+    bits = (bits + (1 << dropped - 1)) & ~np.uint32((1 << dropped) - 1)  # to the nearest
+    exact = pa.array(values, mask=nothing | ~repeats)
+    value = pa.array(bits.view(np.float32), mask=nothing | repeats)
+    return table.drop_columns("value").append_column("exact", exact).append_column("value", value)
 
 
 def result_files() -> list[Path]:
@@ -131,39 +156,29 @@ def group_of(path: Path) -> str:
     return _numbered(path)[0]
 
 
-# Footers are read once per process, and again if the stamp of a file has changed.
-_FOOTERS: dict[Path, tuple[tuple[int, ...], pq.FileMetaData, dict[str, int]]] = {}
+@lru_cache(maxsize=_FILES)
+def _decoded(
+    path: Path, stamp: tuple[int, ...], columns: tuple[str, ...]
+) -> tuple[pa.Table, dict[str, slice]]:
+    """Return columns of a file, and the rows of each key; ``stamp`` is that of the file.
 
-
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, pq.FileMetaData, dict[str, int]]]:
-    """Open a file; yield the file, its footer, and the index of the row group of each key.
-
-    If the file is replaced meanwhile, the open one remains that of the footer.
+    What is returned is from one version of the file, also if it is replaced meanwhile.
     """
     with files.reading(path, WHAT), path.open("rb") as file:
-        stamp = _stamp(file.fileno())
-        if path not in _FOOTERS or _FOOTERS[path][0] != stamp:
-            footer = pq.read_metadata(file)
-            _FOOTERS[path] = stamp, footer, _groups(footer)
-        yield file, *_FOOTERS[path][1:]
-
-
-def _groups(footer: pq.FileMetaData) -> dict[str, int]:
-    """Return the index of the row group of each key."""
-    groups = {}
-    for i in range(footer.num_row_groups):
-        key = footer.row_group(i).column(0).statistics
-        if key.min != key.max:  # a footer has no checksum
-            raise ValueError(f"row group {i} has rows of several runs")
-        groups[str(key.min)] = i
-    return groups
+        parquet = pq.ParquetFile(file, read_dictionary=_WORDS, page_checksum_verification=True)
+        there = [name for name in ("key", *columns) if name in parquet.schema_arrow.names]
+        table = parquet.read(there, use_threads=False)
+        keys = table["key"].unify_dictionaries().combine_chunks()
+        code = keys.indices.to_numpy()
+        starts = [0, *(np.flatnonzero(np.diff(code)) + 1).tolist()] if len(code) else []
+        names = keys.dictionary.take(keys.indices.take(starts)).to_pylist()
+        ends = [*starts[1:], len(code)]
+        return table, {k: slice(*rows) for k, *rows in zip(names, starts, ends, strict=True)}
 
 
 def keys_in(path: Path) -> list[str]:
     """Return the keys of the runs in a file; raise Damaged if it cannot be read."""
-    with _opened(path) as (_, _, groups):
-        return [*groups]
+    return [*_decoded(path, _stamp(path), ())[1]]
 
 
 def read_run(path: Path, key: str) -> Result:
@@ -176,7 +191,7 @@ def read_run(path: Path, key: str) -> Result:
 
 def read_record(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the spec and the provenance of one run; raise Damaged if they cannot be read."""
-    table = _read(path, key, ["run"])
+    table = _read(path, key, ("run",))
     with files.reading(path, WHAT):
         run = json.loads(table["run"][0].as_py())
         return dict(run["spec"]), dict(run["provenance"])
@@ -184,13 +199,17 @@ def read_record(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def read_metrics(path: Path, key: str) -> pa.Table:
     """Return the metrics of one run in a file; raise Damaged if they cannot be read."""
-    return tidy(_read(path, key, COLUMNS))
+    table = _read(path, key, (*COLUMNS, "exact"))
+    if "exact" in table.column_names:
+        value = pc.coalesce(table["exact"], table["value"].cast(pa.float64()))
+        table = table.set_column(table.column_names.index("value"), "value", value)
+    return tidy(table)
 
 
-def _read(path: Path, key: str, columns: Sequence[str]) -> pa.Table:
-    with _opened(path) as (file, footer, groups):
-        parquet = pq.ParquetFile(file, metadata=footer, page_checksum_verification=True)
-        return parquet.read_row_group(groups[key], columns=[*columns], use_threads=False)
+def _read(path: Path, key: str, columns: tuple[str, ...]) -> pa.Table:
+    """Return columns of one run in a file."""
+    table, rows = _decoded(path, _stamp(path), columns)
+    return table[rows[key]]
 
 
 def places() -> Mapping[str, Path]:

@@ -86,7 +86,11 @@ def sections(
         return {**(rows(known[table["like"]]) if "like" in table else {}), **table}
 
     def section(
-        name: str, plan: Callable[..., Sequence[Run]], beside: Sequence[str] = SCALES[1:2]
+        name: str,
+        plan: Callable[..., Sequence[Run]],
+        beside: Sequence[str] = SCALES[1:2],
+        *,
+        every_round: bool = False,
     ) -> Section:
         found: dict[str, dict[str, Setting]] = {scale: {} for scale in SCALES}
         for like, changed in known["sections"][name].items():
@@ -98,7 +102,7 @@ def sections(
                     made = replace(made, model=MLP((units,))) if units and not i else made
                     numbers = {n: _value(row[i]) for n, row in each.items() if n != "like"}
                     found[scale][data] = kind(task=made, **numbers)
-        return Section(name, found, plan, tuple(beside))
+        return Section(name, found, plan, tuple(beside), every_round)
 
     return section
 

@@ -272,11 +272,11 @@ def overheard(experiment: Experiment) -> tuple[Any, ...]:
 
 TASKS = tasks("fedmix")
 section = sections("fedmix", Mixtures, TASKS)
-LABEL_SKEW = section("label_skew", _label_skew)
+LABEL_SKEW = section("label_skew", _label_skew, every_round=True)
 COMMUNICATION = section("communication", _communication)
 ABLATION = section("ablation", _ablation)
 # Fig. 1, 3, 4, 13 and 14 at the paper's time scale: as many rounds, at the paper's rates.
-LONG = section("long", _long)
+LONG = section("long", _long, every_round=True)
 ROTATED = section("rotated", _of(*FIG_5))
 ROTATED_LONG = section("rotated_long", _of(*FIG_5))
 PERMUTED = section("permuted", _permuted)

@@ -3,6 +3,7 @@
 import importlib
 from dataclasses import replace
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from small import TASK
@@ -56,25 +57,45 @@ def test_every_run_of_a_file_comes_back_to_the_last_bit():
     assert not target.exists() and exported() == []
 
 
-def test_a_run_is_read_without_the_others():
-    """Only its own row group is decoded: damage of another's provenance or values is not seen."""
+def test_damage_of_a_file_is_found():
+    """A list reads no numbers, so it shows damage of provenances only."""
     target = export([made(e) for e in RUNS], "some")
-    order = keys_in(target)
-    whole = target.read_bytes()
-    group = pq.ParquetFile(target).metadata.row_group(2)
-    said, column = group.column(1), group.column(group.num_columns - 1)
-    flips = range(said.dictionary_page_offset + 40, said.data_page_offset, 7)
-    for place in (*flips, column.data_page_offset + column.total_compressed_size - 2):
+    whole, group = target.read_bytes(), pq.ParquetFile(target).metadata.row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    for name, state in (("run", "damaged"), ("exact", "exported")):
         data = bytearray(whole)
-        data[place] ^= 1
+        data[columns[name].dictionary_page_offset + 40] ^= 1
         target.write_bytes(data)
         with pytest.raises(ValueError, match="is no exported result of fedlib"):
-            read_run(target, order[2])
-        states = {entry.key: entry.state for entry in list_runs()}
-        seen = "damaged" if place in flips else "exported"  # numbers are not read for a list
-        assert [states[key] for key in order] == ["exported", "exported", seen, "exported"]
-    for key in (*order[:2], order[3]):
-        assert read_run(target, key).experiment.key == key
+            read_run(target, RUNS[2].key)
+        assert [entry.state for entry in list_runs()] == [state] * len(RUNS)
+
+
+def test_numbers_that_repeat_are_exact_and_others_are_rounded():
+    """A file of version 0.2, with a row group for each run and all bits, is read too."""
+    log, some = Log(), np.random.default_rng(0).random(2000)
+    for i, x in enumerate(some.tolist()):
+        log.add(i, "test_nll", x)
+        log.add(i, "test_accuracy", round(x, 2))
+    result = Result(RUNS[0], log.table(), CLEAN)
+    back = read_run(export([result], "some"), RUNS[0].key)
+    assert back.curve("test_accuracy") == result.curve("test_accuracy")
+    rounded = np.array([*back.curve("test_nll").values()])
+    assert 0 < np.abs(rounded / some - 1).max() <= 2.0**-module.PRECISION
+    target = paths.results() / "old.parquet"
+    with pq.ParquetWriter(target, module._table("", result).schema) as old:
+        for e in RUNS:
+            old.write_table(module._table(e.key, made(e)))
+    same(read_run(target, RUNS[3].key), made(RUNS[3]))
+
+
+def test_divergence_is_kept_at_evaluated_rounds():
+    log, experiment = Log(), replace(RUNS[0], rounds=25, evaluate_every=10)
+    for i in range(1, 26):
+        log.add(i, "divergence", 0.5, item="w")
+        log.add(i, "train_loss", 0.5)
+    kept = kept_results.thinned(Result(experiment, log.table(), CLEAN))
+    assert [*kept.curve("divergence")] == [10, 20, 25] and len(kept.curve("train_loss")) == 25
 
 
 def test_a_damaged_file_is_named_by_who_looks_for_a_run_and_listed():
