@@ -201,3 +201,16 @@ def test_a_workflow_may_only_read_and_packages_have_one_index():
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     assert yaml.safe_load(workflow)["permissions"] == {"contents": "read"}
     assert "EXTRA_INDEX" not in workflow + (ROOT / "docs" / "MANUAL.md").read_text()
+
+
+WEIGHTS = {"results": 26, "notebooks": 15, "figures": 10, "": 55}  # most MB of tracked files
+
+
+def test_a_clone_is_small():
+    """Numbers and pictures are what it weighs: `fedrun.results` and `companion.plotting`."""
+    call = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    names = subprocess.run(call, capture_output=True, check=True, encoding="utf-8").stdout
+    files = {name: ROOT / name for name in names.split("\0") if (ROOT / name).is_file()}
+    for folder, most in WEIGHTS.items():
+        sizes = [path.stat().st_size for name, path in files.items() if name.startswith(folder)]
+        assert 0 < sum(sizes) < most * 1e6, folder or "all"

@@ -71,17 +71,23 @@ def test_damage_of_a_file_is_found():
         assert [entry.state for entry in list_runs()] == [state] * len(RUNS)
 
 
-def test_numbers_that_repeat_are_exact_and_others_are_rounded():
+def test_losses_are_rounded_and_accuracies_exact():
     """A file of version 0.2, with a row group for each run and all bits, is read too."""
     log, some = Log(), np.random.default_rng(0).random(2000)
+    some[:3] = float("nan"), float("inf"), 1e-300
     for i, x in enumerate(some.tolist()):
-        log.add(i, "test_nll", x)
-        log.add(i, "test_accuracy", round(x, 2))
+        for metric in ("test_accuracy", "test_nll", "divergence", "my_own"):
+            log.add(i, metric, x)
     result = Result(RUNS[0], log.table(), CLEAN)
     back = read_run(export([result], "some"), RUNS[0].key)
-    assert back.curve("test_accuracy") == result.curve("test_accuracy")
-    rounded = np.array([*back.curve("test_nll").values()])
-    assert 0 < np.abs(rounded / some - 1).max() <= 2.0**-module.PRECISION
+    assert back.metrics.schema == result.metrics.schema
+    for metric, bits in (("test_accuracy", 0), ("test_nll", 14), ("divergence", 24), ("my_own", 0)):
+        now = back.select(metric)["value"].to_numpy()
+        assert np.isnan(now[0]) and now[1] == np.inf
+        if bits:
+            assert 2.0 ** -(bits + 2) < np.abs(now[3:] / some[3:] - 1).max() <= 2.0**-bits
+        else:
+            assert now[2:].tolist() == some[2:].tolist()
     target = paths.results() / "old.parquet"
     with pq.ParquetWriter(target, module._table("", result).schema) as old:
         for e in RUNS:
