@@ -5,9 +5,9 @@ results/<name>.parquet            runs sorted by key, with the columns
     round, metric, ..., item      the metrics, in the order in which they were logged
     exact, value                  the number, in one of the two
 
-Losses, which have most of the bytes and are only drawn, are rounded to 14 bits (a relative error of
-at most 6e-5); gates and the divergence to float32: both are in ``value``. All other metrics, such
-as accuracies, are stored as they are, in ``exact``. The runs of a file are much alike, so it is
+Losses are rounded to 14 bits (a relative error of at most 6e-5), in ``value``. All other metrics,
+such as accuracies, are stored as they are, in ``exact``; but files written on the way to version
+0.3 may have gates and the divergence as float32. The runs of a file are much alike, so it is
 compressed as a whole, and a process decodes it as a whole, once. Files of version 0.2, with
 unrounded numbers, stay readable.
 """
@@ -33,7 +33,7 @@ from fedrun.provenance import UNKNOWN, dirty
 WHAT = "exported result of fedlib"
 MOST_NAMED = 20  # number of runs that an error message names
 # Bits to which metrics are rounded whose names end so; a float32 has 24.
-BITS = {"_nll": 14, "_loss": 14, "_gate": 24, "gate_share": 24, "divergence": 24}
+BITS = {"_nll": 14, "_loss": 14}
 _WORDS = ("key", "run", "metric", "item")
 _SPLIT = ("round", "client", "value")  # stored byte by byte: numbers change in their last bytes
 _FILES = 8  # number of decoded files that a process keeps
