@@ -241,7 +241,7 @@ def path_of(experiment: Experiment) -> Path | None:
     return places().get(experiment.key)
 
 
-def _stamp(file: str | int) -> tuple[int, ...]:
+def _stamp(file: str | Path) -> tuple[int, ...]:
     """Return numbers that change when a file is replaced; () for a broken link."""
     with suppress(FileNotFoundError):
         stat = os.stat(file)
