@@ -8,7 +8,12 @@ import pytest
 
 from fedlib import paths
 
-CELLS = {"00_start_here": ("nothing-fedavg", 31), "02_specialization": ("nothing-fedmix", 31)}
+CELLS = {
+    "00_start_here": ("nothing-fedavg", 31),
+    "02_specialization": ("nothing-fedmix", 31),
+    "09_specialists_and_generalists": ("nothing-mixture", 31),
+    "11_adaptive_experts": ("nothing-adaptive", 31),
+}
 
 
 def cells(name):
@@ -46,6 +51,9 @@ CHANGED = [
     ("00_start_here", ("sizes[s] / examples", "1 / COHORT")),
     ("02_specialization", ("torch.stack(q) * p[:, None] / (p @", "p[:, None] + 0 * (p @")),
     ("02_specialization", (" - grad(marginal_entropy)(w[n])", "")),
+    ("09_specialists_and_generalists", ("(1 - h) * f_g", "f_g")),
+    ("11_adaptive_experts", ("chose[choice(f, s, t)]", "chose[0]")),
+    ("11_adaptive_experts", (".random() < EPS", ".random() < 0")),
 ]
 
 
@@ -61,4 +69,4 @@ def test_from_nothing_is_short_plain_torch_with_its_equations():
         used = {n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)}
         assert not used & {"federation", "play_round", "run_with_state", "FedMix", "evaluate"}
         assert sum(bool(line.strip()) for line in source.splitlines()) <= most
-        assert len(re.findall(r"\(eq\. \d\)", source)) >= 2
+        assert len(re.findall(r"\((?:eq|alg)\. \d\)", source)) >= 2
