@@ -178,7 +178,7 @@ def test_a_source_edited_meanwhile_is_not_overwritten_and_of_widgets_a_picture_i
     assert {*kept.data} == {"text/plain", "image/png"}
     again = Image.open(BytesIO(base64.b64decode(kept.data["image/png"])))
     assert (again.mode, again.size, round(again.info["dpi"][0])) == ("P", (100, 100), 144)
-    assert np.abs(np.asarray(again.convert("RGB"), int) - shades).max() < 8
+    assert np.abs(np.asarray(again.convert("RGB"), int) - shades).max() <= 8  # half of 17
 
 
 def test_paths_are_absolute_and_follow_their_variables(tmp_path, monkeypatch):

@@ -151,7 +151,8 @@ def test_a_runs_provenance_has_what_the_last_bits_depend_on():
 @pytest.mark.parametrize(("device", "counted"), [("cpu", True), ("meta", False)])
 def test_cpu_seconds_are_those_of_runs_on_a_cpu(device, counted):
     """A plan tells from them what a CPU would take; a process that waits for a GPU says nothing."""
-    fed = SimpleNamespace(device=torch.device(device), source="", num_clients=4, client_names=())
+    known = {"source": "", "num_clients": 4, "client_names": (), "net": None}
+    fed = SimpleNamespace(device=torch.device(device), **known)
     state = State({"w": torch.zeros(2)}, {})
     made = provenance.segment(fed, [0, 1], 1, state, provenance.clock())
     assert ("cpu_seconds" in made) == counted and "seconds" in made
