@@ -13,6 +13,7 @@ CELLS = {
     "02_specialization": ("nothing-fedmix", 31),
     "09_specialists_and_generalists": ("nothing-mixture", 31),
     "11_adaptive_experts": ("nothing-adaptive", 31),
+    "13_pm_moe": ("nothing-pm-moe", 31),
 }
 
 
@@ -54,6 +55,8 @@ CHANGED = [
     ("09_specialists_and_generalists", ("(1 - h) * f_g", "f_g")),
     ("11_adaptive_experts", ("chose[choice(f, s, t)]", "chose[0]")),
     ("11_adaptive_experts", (".random() < EPS", ".random() < 0")),
+    ("13_pm_moe", ("torch.where(a >= a.topk(TOP).values[:, -1:], a, 0)", "a")),
+    ("13_pm_moe", ("{n: w[s][n] for n in s_l[s]}", "s_l[s]")),
 ]
 
 
