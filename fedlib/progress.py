@@ -14,7 +14,7 @@ Watcher = Callable[[int, int, float], None]
 
 
 def quiet() -> bool:
-    """Return whether progress is silenced by FEDLIB_QUIET=1."""
+    """Return whether FEDLIB_QUIET=1 silences progress, and notes at the end of a run."""
     return os.environ.get("FEDLIB_QUIET", "0") == "1"
 
 

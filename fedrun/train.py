@@ -35,7 +35,7 @@ from fedlib.engine.rounds import SPLITS
 from fedlib.federation import Federation
 from fedlib.parallel import all_cores, delay_keyboard_interrupt
 from fedlib.privacy import audit
-from fedlib.progress import Watcher, callback
+from fedlib.progress import Watcher, callback, quiet
 from fedlib.tasks import device_name, pick_device
 from fedlib.values import short_repr
 from fedrun import provenance, store
@@ -401,11 +401,12 @@ class Training:
     def _warn_of_baseline(self) -> None:
         """Warn if the model that is kept is no better than the majority class of each client.
 
-        On validation examples, and after five rounds or more: fewer are a trial.
+        On validation examples, and after five rounds or more: fewer are a trial. FEDLIB_QUIET=1
+        silences it.
         """
         e = self.experiment
         found = Result(e, self.log.table(), {}, e, load_model)
-        if e.rounds < LEAST_ROUNDS or isinstance(e.algorithm, MajorityClass):
+        if quiet() or e.rounds < LEAST_ROUNDS or isinstance(e.algorithm, MajorityClass):
             return
         with suppress(ValueError):  # no validation accuracy was logged
             mine, floor = found.final("validation_accuracy"), majority(self.fed, "validation")

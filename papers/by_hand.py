@@ -13,8 +13,10 @@ from torch import Tensor
 from torch.func import grad
 from torch.nn.functional import nll_loss
 
-from fedlib import MLP, ClassDirichlet, LocalHoldout, Task
 from fedlib.federation import ClientData, Federation
+from fedlib.models import MLP
+from fedlib.partition import ClassDirichlet, LocalHoldout
+from fedlib.tasks import Task
 from fedrun import Experiment, batches
 from fedrun.checking import MiniBatch
 

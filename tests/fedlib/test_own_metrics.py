@@ -12,7 +12,7 @@ from fedrun import Experiment, compare, majority_accuracy, predict, run, tiny
 
 
 @value
-class Confidence(Metric):
+class Certainty(Metric):
     """The mean probability of the predicted class."""
 
     def __call__(self, labels, probabilities, side):
@@ -20,7 +20,7 @@ class Confidence(Metric):
         return probabilities.max(1).mean()
 
 
-MEASURED = replace(tiny, metrics=(BalancedAccuracy(), F1(), AUC(), Confidence()))
+MEASURED = replace(tiny, metrics=(BalancedAccuracy(), F1(), AUC(), Certainty()))
 QUICK = {"progress": False}
 
 
@@ -35,11 +35,11 @@ def test_metrics_are_those_of_each_clients_own_predictions(places):
             "test_balanced_accuracy": balanced_accuracy_score(y, p.argmax(1)),
             "test_f1": f1_score(y, p.argmax(1), labels=there, average="macro", zero_division=0),
             "test_auc": np.mean([roc_auc_score(y == c, p[:, c]) for c in there]),
-            "test_confidence": p.max(1).mean(),
+            "test_certainty": p.max(1).mean(),
         }
         for name, wanted in expected.items():
             assert result.per_client(name)[client] == pytest.approx(wanted, rel=1e-4), name
-    assert {"validation_f1", "validation_confidence"} <= {*result.logged}
+    assert {"validation_f1", "validation_certainty"} <= {*result.logged}
 
 
 def test_metrics_add_to_a_run_and_change_nothing_of_it(places):
@@ -71,7 +71,8 @@ def test_compare_tells_of_clients_and_of_the_baseline(places):
     assert np.isnan([of_server.worst, of_server.majority]).all()
 
 
-def test_a_run_that_is_no_better_than_the_majority_class_warns_once_at_its_end(places):
+def test_a_run_that_is_no_better_than_the_majority_class_warns_once_at_its_end(places, monkeypatch):
+    monkeypatch.delenv("FEDLIB_QUIET", raising=False)
     slow = Experiment(tiny.task, FedMix(experts=2, server=sgd(1e-6)), rounds=5, cohort=6)
     with pytest.warns(UserWarning, match="FedMix is no better than each client's commonest") as w:
         run(slow, **QUICK)
@@ -82,3 +83,5 @@ def test_a_run_that_is_no_better_than_the_majority_class_warns_once_at_its_end(p
         run(good, **QUICK)
         run(slow, **QUICK)  # it is stored, and was told
         run(replace(slow, rounds=2), **QUICK)
+        monkeypatch.setenv("FEDLIB_QUIET", "1")
+        run(replace(slow, seed=1), **QUICK)
