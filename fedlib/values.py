@@ -159,7 +159,7 @@ def refuse_old_hooks(
 
 
 def refuse_misspelt_hooks(cls: type, hooks: Iterable[str]) -> None:
-    """Raise TypeError if a new class has a method that nobody calls, nearly named as a hook.
+    """Raise TypeError if a new class defines a method whose name is nearly that of a hook.
 
     A hook's name with a number, such as "loss2", may be that of a second one.
     """
@@ -169,7 +169,9 @@ def refuse_misspelt_hooks(cls: type, hooks: Iterable[str]) -> None:
     for name in own - inherited:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
         if near and name.rstrip("_0123456789") not in known:
-            raise TypeError(f"{cls.__name__}.{name} is called by nobody: did you mean {near[0]}?")
+            raise TypeError(
+                f"{cls.__name__}.{name} is no hook and would never be called; did you mean {near[0]}?"
+            )
 
 
 class UnknownName(ValueError):

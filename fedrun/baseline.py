@@ -1,7 +1,5 @@
 """The majority-class baseline of an experiment, against which accuracies are read."""
 
-from functools import lru_cache
-
 import numpy as np
 
 from fedlib.algorithms import MajorityClass
@@ -22,7 +20,6 @@ def accuracy_of_majority(fed: Federation, split: str) -> float:
     return float(np.nanmean(found)) if not np.isnan(found).all() else float("nan")
 
 
-@lru_cache(maxsize=64)
 def majority_accuracy(experiment: Experiment, split: str = "test") -> float:
     """Return the mean accuracy over clients of predicting their commonest training label.
 

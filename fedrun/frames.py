@@ -11,6 +11,7 @@ import numpy as np
 
 from fedlib.data import DatasetError
 from fedlib.metrics.intervals import Limits, interval
+from fedlib.tasks import Task
 from fedlib.values import short_repr
 from fedrun.baseline import majority_accuracy
 from fedrun.experiment import COLUMNS, Result
@@ -167,13 +168,13 @@ def compare(
     named = _named(results)
     ends = {method: _by_seed(method, runs, metric) for method, runs in named.items()}
     first = next(iter(ends.values()), {})
-    rows = Comparison()
+    rows, known = Comparison(), dict[tuple[Task, int], float]()
     rows.metric = metric
     for method, values in ends.items():
         ahead = [values[s] - first[s] for s in values if s in first and values is not first]
         difference = interval(ahead) if ahead else (float("nan"),) * 3
         mean = interval([*values.values()], limits)
-        more = (*_over_clients(named[method], metric), _majority(named[method], metric))
+        more = (*_over_clients(named[method], metric), _majority(named[method], metric, known))
         rows.append(Compared(method, *mean, len(values), *difference, *more))
     return rows
 
@@ -189,13 +190,19 @@ def _over_clients(runs: Sequence[Result], metric: str) -> list[float]:
     return [float(v) for v in np.mean(of, 0)] if of else [nan] * 3
 
 
-def _majority(runs: Sequence[Result], metric: str) -> float:
-    """Return the mean accuracy of the majority-class baseline over runs; NaN if it is not known."""
+def _majority(runs: Sequence[Result], metric: str, known: dict[tuple[Task, int], float]) -> float:
+    """Return the mean accuracy of the majority-class baseline over runs; NaN if it is not known.
+
+    ``known`` are the accuracies by task and seed that other methods share; new ones are added.
+    """
     split = metric.removesuffix("_accuracy")
     if split not in ("validation", "test") or split == metric:
         return nan
     with suppress(DatasetError, ValueError):
-        return float(np.mean([majority_accuracy(run.experiment, split) for run in runs]))
+        for e in (run.experiment for run in runs):
+            if (e.task, e.seed) not in known:
+                known[e.task, e.seed] = majority_accuracy(e, split)
+        return float(np.mean([known[run.experiment.task, run.experiment.seed] for run in runs]))
     return nan
 
 

@@ -39,7 +39,7 @@ from fedlib.progress import Watcher, callback, quiet
 from fedlib.tasks import device_name, pick_device
 from fedlib.values import short_repr
 from fedrun import provenance, store
-from fedrun.baseline import accuracy_of_majority as majority
+from fedrun.baseline import accuracy_of_majority
 from fedrun.experiment import Experiment, Log, Result, built, key_in, on_host, spec_of
 from fedrun.files import Damaged, StoreError
 from fedrun.store import Checkpoint, RunDiverged, RunFolder, load_model, moved
@@ -399,22 +399,23 @@ class Training:
         return Result(e, self.log.table(), made, e, load_model)
 
     def _warn_of_baseline(self) -> None:
-        """Warn if the model that is kept is no better than the majority class of each client.
+        """Warn if the model that is kept is no better than the majority-class baseline.
 
         On validation examples, and after five rounds or more: fewer are a trial. FEDLIB_QUIET=1
         silences it.
         """
         e = self.experiment
-        found = Result(e, self.log.table(), {}, e, load_model)
         if quiet() or e.rounds < LEAST_ROUNDS or isinstance(e.algorithm, MajorityClass):
             return
-        with suppress(ValueError):  # no validation accuracy was logged
-            mine, floor = found.final("validation_accuracy"), majority(self.fed, "validation")
-            if mine <= floor:
-                kind = type(e.algorithm).__name__
-                told = f"{mine:.3f} against {floor:.3f} on the clients' validation examples"
-                less = f"{kind} is no better than each client's commonest label: {told}"
-                warnings.warn(f"{less}; try larger learning rates or more rounds", stacklevel=2)
+        found = Result(e, self.log.table(), {}, e, load_model)
+        if "validation_accuracy" not in found.logged:
+            return
+        mine = found.final("validation_accuracy")
+        if mine <= (floor := accuracy_of_majority(self.fed, "validation")):
+            kind, less = type(e.algorithm).__name__, "no better than the majority-class baseline"
+            told = f"{mine:.3f} against {floor:.3f} on the clients' validation examples"
+            more = "try larger learning rates or more rounds"
+            warnings.warn(f"{kind} is {less}: {told}; {more}", stacklevel=2)
 
     def _resume(self, kept: Checkpoint) -> State:
         """Restore log, state and early stopping from a checkpoint; return its state."""

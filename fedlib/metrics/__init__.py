@@ -1,7 +1,6 @@
 """Metrics: scores of predictions, accuracies over clients, gradient divergence."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -49,17 +48,16 @@ def evaluation(probabilities: np.ndarray, labels: np.ndarray) -> Evaluation:
     >>> found.confusion.tolist(), found.balanced_accuracy
     ([[1, 1], [0, 1]], 0.75)
     """
-    from sklearn.metrics import confusion_matrix, f1_score, recall_score
+    from sklearn.metrics import confusion_matrix
 
     predicted, classes = probabilities.argmax(1), probabilities.shape[1]
-    there: Any = {"labels": np.unique(labels), "average": "macro", "zero_division": 0}
     with np.errstate(divide="ignore"):
         nll = -np.log(probabilities[np.arange(len(labels)), labels].astype(float)).mean()
     return Evaluation(
         float((predicted == labels).mean()),
         float(nll),
-        float(recall_score(labels, predicted, **there)),
-        float(f1_score(labels, predicted, **there)),
+        BalancedAccuracy()(labels, probabilities, {}),
+        F1()(labels, probabilities, {}),
         confusion_matrix(labels, predicted, labels=range(classes)),
     )
 
