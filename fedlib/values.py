@@ -169,9 +169,8 @@ def refuse_misspelt_hooks(cls: type, hooks: Iterable[str]) -> None:
     for name in own - inherited:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
         if near and name.rstrip("_0123456789") not in known:
-            raise TypeError(
-                f"{cls.__name__}.{name} is no hook and would never be called; did you mean {near[0]}?"
-            )
+            why = f"is no hook and would never be called; did you mean {near[0]}?"
+            raise TypeError(f"{cls.__name__}.{name} {why}")
 
 
 class UnknownName(ValueError):

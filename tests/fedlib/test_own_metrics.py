@@ -7,7 +7,22 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
-from fedlib import AUC, F1, BalancedAccuracy, FedAvg, FedMix, MajorityClass, Metric, sgd, value
+from fedlib import (
+    AUC,
+    F1,
+    MLP,
+    BalancedAccuracy,
+    FedAvg,
+    FedMix,
+    LocalHoldout,
+    MajorityClass,
+    Metric,
+    NaturalPartition,
+    Task,
+    data,
+    sgd,
+    value,
+)
 from fedrun import Experiment, compare, majority_accuracy, predict, run, tiny
 
 
@@ -53,6 +68,20 @@ def test_the_baseline_is_what_the_majority_class_is_run_with(places):
     floor = run(replace(tiny, algorithm=MajorityClass(), rounds=1), **QUICK)
     for split in ("validation", "test"):
         assert majority_accuracy(tiny, split) == pytest.approx(floor.final(f"{split}_accuracy"))
+
+
+def test_the_baseline_is_that_of_the_data_that_are_there_now(places):
+    """A baseline that is remembered by its experiment would be that of data that were replaced."""
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    owner = {"ward": np.arange(60) % 2}
+    task = Task("stays", NaturalPartition("ward"), MLP((4,)), LocalHoldout(test=0.5, validation=0))
+    one = Experiment(task, FedAvg(batch_size=8), rounds=5, cohort=2)
+    found = []
+    for y in (np.zeros(60, dtype=int), np.arange(60) // 2 % 2):
+        data.add("stays", (x, np.append(y[:-1], 1), owner))
+        found.append(majority_accuracy(one))
+    assert found[0] > 0.9 > found[1]
+    run(one, **QUICK)  # without validation examples nothing is compared with the baseline
 
 
 def test_compare_tells_of_clients_and_of_the_baseline(places):
