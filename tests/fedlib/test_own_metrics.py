@@ -74,11 +74,11 @@ def test_the_baseline_is_that_of_the_data_that_are_there_now(places):
     """A baseline that is remembered by its experiment would be that of data that were replaced."""
     x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
     owner = {"ward": np.arange(60) % 2}
-    task = Task("stays", NaturalPartition("ward"), MLP((4,)), LocalHoldout(test=0.5, validation=0))
-    one = Experiment(task, FedAvg(batch_size=8), rounds=5, cohort=2)
-    found = []
+    split, found = LocalHoldout(test=0.5, validation=0), []
     for y in (np.zeros(60, dtype=int), np.arange(60) // 2 % 2):
         data.add("stays", (x, np.append(y[:-1], 1), owner))
+        task = Task("stays", NaturalPartition("ward"), MLP((4,)), split)
+        one = Experiment(task, FedAvg(batch_size=8), rounds=5, cohort=2)
         found.append(majority_accuracy(one))
     assert found[0] > 0.9 > found[1]
     run(one, **QUICK)  # without validation examples nothing is compared with the baseline
