@@ -135,6 +135,16 @@ def having(shown: Sequence[Panel], *methods: str) -> list[Panel]:
     return [p for p in shown if {*methods} <= {*p.frame["method"].unique()}]
 
 
+def on_real_data(shown: Sequence[Panel]) -> list[Panel]:
+    """Return the panels of a larger scale than quick; all if there are no others."""
+    return [p for p in shown if p.scale != "quick"] or [*shown]
+
+
+def run_here(shown: Sequence[Panel]) -> list[Panel]:
+    """Return the panels of the quick scale, which the reader's own machine trains."""
+    return [p for p in shown if p.scale == "quick"]
+
+
 def panels(
     section: Section,
     methods: Sequence[str],

@@ -6,7 +6,7 @@ A notebook that imports this has
 - of fedrun and fedlib what trains and evaluates: ``Experiment``, ``run``, ``run_with_state``,
   ``play_round``, ``FunctionalModel``, ``generator``, ``class_names``, ``federated``;
 - stored or trained runs: ``panels``, ``several``, ``stored``, ``only_stored``, ``having``,
-  ``costs``;
+  ``on_real_data``, ``run_here``, ``costs``;
 - what shows them: ``frames``, ``plotting``, ``explorer``, ``follow``, ``watch``, ``data_menu``,
   ``claims_table``, ``folded``, ``source``, ``what_ran``, ``in_short``;
 - of the papers ``published``, ``tested`` and the names of methods that several papers have.
@@ -25,7 +25,16 @@ from IPython.display import Markdown, display
 from matplotlib import pyplot as plt
 
 from companion import frames, plotting
-from companion.panels import costs, having, only_stored, panels, several, stored
+from companion.panels import (
+    costs,
+    having,
+    on_real_data,
+    only_stored,
+    panels,
+    run_here,
+    several,
+    stored,
+)
 from companion.sections import federated
 from companion.story import source, what_ran
 from companion.widgets import claims_table, data_menu, explorer, folded, follow, watch
@@ -43,7 +52,7 @@ __all__ = [
     "FEDAVG", "LOCAL", "MAJORITY", "TUNED", "Experiment", "FunctionalModel", "Markdown",
     "cache", "claims_table", "class_names", "costs", "data_menu", "display", "explorer",
     "federated", "folded", "follow", "frames", "generator", "having", "in_short", "np",
-    "only_stored", "panels", "pd", "play_round", "plotting", "plt", "published", "replace",
-    "run", "run_with_state", "several", "source", "stored", "tested", "torch", "w", "watch",
-    "what_ran",
+    "on_real_data", "only_stored", "panels", "pd", "play_round", "plotting", "plt", "published",
+    "replace", "run", "run_here", "run_with_state", "several", "source", "stored", "tested",
+    "torch", "w", "watch", "what_ran",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 Every function returns the figure and the frame behind it; ``save`` writes both.
 """
 
-from .curves import Cell, cumulative, curves, grid, over
+from .curves import Cell, cumulative, curves, gaps, grid, over
 from .matrices import heatmaps, images, label_bars, label_counts, label_sets, partitions
 from .numbers import (
     JUDGED,

@@ -174,6 +174,67 @@ def over(
     return fields(panels, draw, (3.0, 2.9), **labels)
 
 
+def gaps(
+    panels: Mapping[str, pd.DataFrame],
+    pairs: Sequence[tuple[str, str]],
+    *,
+    x: str,
+    printed: Mapping[str, pd.DataFrame] | None = None,
+    log: bool = False,
+    **labels: Any,
+) -> Drawn:
+    """Draw by how much one method is above another over a parameter ``x``, in points.
+
+    ``panels`` maps a panel's title to a frame with columns method, seed, ``x`` and value. A pair is
+    a method and the one that it is compared with, on the same seeds: the mean difference with its
+    95% interval, and every seed as a dot. ``printed`` are a paper's numbers in the same form,
+    without seeds; their differences are hollow. A line at 0 is no difference. A pair has the colour
+    of its method, or of the other where one method is compared with several.
+    """
+    several = len({method for method, _ in pairs}) < len(pairs)
+
+    def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
+        ax.axhline(0, color="black", linewidth=0.8)
+        theirs = (printed or {}).get(name, numbers[:0]).assign(seed=0)
+        places = sorted(numbers[x].dropna().unique())
+        # Pairs stand beside each other, within a twelfth of the least distance between places.
+        step = min(np.diff(np.log(places) if log else places), default=1.0) / 12
+        drawn = []
+        for at, (method, other) in enumerate(pairs):
+            rows = minus(numbers, method, other, x)
+            shift = step * (at - (len(pairs) - 1) / 2)
+            shown, dots, hollows = (
+                rows.assign(**{x: rows[x] * np.exp(shift) if log else rows[x] + shift})
+                for rows in (bands(rows, by=("method", x)), rows, minus(theirs, method, other, x))
+            )
+            named = other if several else method
+            look = style.look_of(named)["color"]
+            ends = [shown["mean"] - shown["low"], shown["high"] - shown["mean"]]
+            marker: Style = {"fmt": style.form_of(named), "markersize": 5, "capsize": 2}
+            label = f"{method} minus {other}"
+            ax.errorbar(shown[x], shown["mean"], ends, color=look, label=label, lw=1.2, **marker)
+            ax.plot(dots[x], dots["value"], ".", color=look, alpha=0.4, ms=5, zorder=1.8)
+            hollow(ax, hollows.assign(method=named), x, "value")
+            drawn.append(bands(rows, by=("method", x)))
+        ax.set(
+            title=f"{name}, {style.seeds_of(pd.concat(drawn))}", xscale="log" if log else "linear"
+        )
+        if len(places) <= FEW:
+            ax.set_xticks(places, [f"{place:g}" for place in places])
+            ax.minorticks_off()
+        return pd.concat(drawn)
+
+    return fields(panels, draw, (3.2, 2.9), **{"ylabel": "difference (points)"} | labels)
+
+
+def minus(numbers: pd.DataFrame, method: str, other: str, x: str) -> pd.DataFrame:
+    """Return the differences of two methods in points, by seed and ``x``, as rows of one method."""
+    pair = numbers[numbers["method"].isin([method, other])]
+    wide = pair.pivot_table("value", ["seed", x], "method").reindex(columns=[method, other])
+    gap = (100 * (wide[method] - wide[other])).dropna().rename("value").reset_index()
+    return gap.assign(method=f"{method} minus {other}")
+
+
 def _tick(ax: Axes, places: list[float], log: bool) -> None:
     """Mark a few places on a logarithmic axis of x each, and whole numbers by whole numbers.
 

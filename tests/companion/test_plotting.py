@@ -81,6 +81,7 @@ FIELDS = {
     "curves": lambda: plotting.curves({"a": TWO, LONG: MANY}, ylabel="y", at=[2], mark="half"),
     "grid": lambda: plotting.grid([[Cell(LONG, MANY, ylabel="y"), Cell("b", TWO)]], heading="all"),
     "over": lambda: plotting.over({LONG: MANY, "b": TWO}, x="round", xlabel="x", ylabel="y"),
+    "gaps": lambda: plotting.gaps({"a": PLANE, LONG: PLANE}, [(FEDMIX, FEDAVG)], x="p", xlabel="p"),
     "standings": lambda: plotting.standings(dict.fromkeys(("a", LONG, "c"), CLOSE), xlabel="x"),
     "points": lambda: plotting.points(TWO.assign(at="a"), "at", ylabel="y", marks={"a": 0.5}),
     "cumulative": lambda: plotting.cumulative({"a": TWO, LONG: MANY}, xlabel="x"),
@@ -190,6 +191,22 @@ def test_intervals_beyond_a_mark_are_counted_and_their_runs_drawn(at):
     at = {x for line in figure.axes[0].lines for x in line.get_xdata()}
     assert at >= {*ROWS["values"].sum()}
     assert "values" not in drawn
+
+
+def test_gaps_are_paired_by_seed_in_points_with_the_published_difference_hollow():
+    at = [(0, 0.5), (1, 0.5), (0, 1.0), (1, 1.0), (2, 1.0)]
+    rows = pd.DataFrame(
+        [("A", s, p, 0.5 + 0.1 * s) for s, p in at]
+        + [("B", s, p, 0.4 + 0.1 * s - 0.02 * s * (p == 1)) for s, p in at[:4]],
+        columns=["method", "seed", "p", "value"],
+    )  # the third seed of A has no partner
+    theirs = pd.DataFrame({"method": ["A", "B"], "p": [1.0, 1.0], "value": [0.7, 0.65]})
+    figure, drawn = plotting.gaps({"d": rows}, [("A", "B")], x="p", printed={"d": theirs})
+    assert drawn["mean"].tolist() == pytest.approx([10, 11])
+    assert drawn["seeds"].tolist() == [2, 2]
+    assert {*drawn["method"]} == {"A minus B"}
+    hollow = [c for c in figure.axes[0].collections if type(c).__name__ == "PathCollection"]
+    assert hollow[0].get_offsets().tolist()[0] == pytest.approx([1.0, 5.0])
 
 
 def test_a_forest_draws_measured_effects_beside_the_published_ones():
