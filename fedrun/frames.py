@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedlib.data import DatasetError
-from fedlib.metrics.intervals import Limits, interval
-from fedlib.tasks import Task
+from fedlib.metrics.intervals import LEAST_SEEDS, Limits, interval
 from fedlib.values import short_repr
-from fedrun.baseline import majority_accuracy
+from fedrun.baseline import Baselines, mean_of
 from fedrun.experiment import COLUMNS, Result
 from fedrun.provenance import warn_of_both_kinds
 
@@ -27,15 +26,18 @@ class Compared(NamedTuple):
     Args:
         method: name of the method.
         mean: mean over seeds.
-        low, high: ends of its 95% confidence interval.
+        low, high: ends of its 95% confidence interval; NaN for fewer than three seeds, and if all
+            seeds have the same value, of which no interval can be estimated.
         seeds: number of runs.
         ahead: mean difference to the first method over the seeds of both; NaN for the first.
         ahead_low, ahead_high: ends of the 95% confidence interval of these paired differences; NaN
-            for fewer than three seeds.
+            in the same cases.
         worst, tenth, spread: the metric's minimum, 10th percentile and standard deviation over the
             clients, means over seeds; NaN for a metric that clients do not have.
-        majority: the same mean for the majority-class baseline, if the metric is an accuracy on the
-            clients' test or validation examples and the data are there; else NaN.
+        majority: the same mean for the majority-class baseline, if the metric is an accuracy that
+            ``run`` logs; else NaN. NaN also if the data of a run are missing, or data or code have
+            changed since.
+        pairs: number of seeds that the method shares with the first method; 0 for the first.
     """
 
     method: str
@@ -50,6 +52,7 @@ class Compared(NamedTuple):
     tenth: float = nan
     spread: float = nan
     majority: float = nan
+    pairs: int = 0
 
 
 class Comparison(list[Compared]):
@@ -66,13 +69,14 @@ class Comparison(list[Compared]):
         """Return the table as a data frame with a row for each method. This needs pandas."""
         import pandas as pd
 
-        def ends(low: float, high: float) -> str:
-            return "" if isnan(low) else f"{low:.3f} to {high:.3f}"
+        def ends(low: float, high: float, seeds: int) -> str:
+            few = ("", "one seed", "two seeds")[seeds] if seeds < LEAST_SEEDS else "equal seeds"
+            return few if isnan(low) else f"{low:.3f} to {high:.3f}"
 
         rows = {
             r.method: {
-                "seeds": r.seeds, self.metric: r.mean, "95% CI": ends(r.low, r.high),
-                "minus the first": r.ahead, "its 95% CI": ends(r.ahead_low, r.ahead_high),
+                "seeds": r.seeds, self.metric: r.mean, "95% CI": ends(r.low, r.high, r.seeds),
+                "minus the first": r.ahead, "its 95% CI": ends(r.ahead_low, r.ahead_high, r.pairs),
                 "worst client": r.worst, "10th percentile": r.tenth, "spread": r.spread,
                 "majority class": r.majority,
             }
@@ -112,6 +116,9 @@ def frame(results: Mapping[str, Iterable[Result]]) -> pd.DataFrame:
         a frame with the columns method, seed, round, metric, client, expert, item and value, and
         client_name and class_name, which are "" if a row has no client or class, or this has no
         name. The item is a class in metrics that begin with "label", and in FedMix's q(z|y).
+        Next to each accuracy that ``run`` logs, the column majority has that of the majority-class
+        baseline for the same client; it is NaN for other metrics, and if the data of a run are
+        missing, or data or code have changed since.
 
     Raises:
         TypeError: if ``results`` is not a mapping from names to iterables of results.
@@ -123,17 +130,16 @@ def frame(results: Mapping[str, Iterable[Result]]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    parts = [
-        result.metrics.to_pandas().assign(
-            method=method, seed=result.experiment.seed, **_names(result)
-        )
-        for method, runs in _named(results).items()
-        for result in runs
-    ]
+    parts, baselines = [], Baselines()
+    for method, runs in _named(results).items():
+        for run in runs:
+            more = {**_names(run), "majority": _floors(run, baselines)}
+            part = run.metrics.to_pandas().assign(method=method, seed=run.experiment.seed, **more)
+            parts.append(part)
     if not parts:
         raise ValueError("results has no runs")
     table = pd.concat(parts, ignore_index=True)
-    return table[["method", "seed", *COLUMNS, "client_name", "class_name"]]
+    return table[["method", "seed", *COLUMNS, "majority", "client_name", "class_name"]]
 
 
 def compare(
@@ -168,15 +174,26 @@ def compare(
     named = _named(results)
     ends = {method: _by_seed(method, runs, metric) for method, runs in named.items()}
     first = next(iter(ends.values()), {})
-    rows, known = Comparison(), dict[tuple[Task, int], float]()
+    rows, baselines = Comparison(), Baselines()
     rows.metric = metric
     for method, values in ends.items():
         ahead = [values[s] - first[s] for s in values if s in first and values is not first]
-        difference = interval(ahead) if ahead else (float("nan"),) * 3
-        mean = interval([*values.values()], limits)
-        more = (*_over_clients(named[method], metric), _majority(named[method], metric, known))
-        rows.append(Compared(method, *mean, len(values), *difference, *more))
+        difference = _interval(ahead) if ahead else (nan,) * 3
+        mean = _interval([*values.values()], limits)
+        worst, tenth, spread = _over_clients(named[method], metric)
+        floor = np.mean([mean_of(baselines.of(run, metric)) for run in named[method]])
+        more = worst, tenth, spread, float(floor)
+        rows.append(Compared(method, *mean, len(values), *difference, *more, pairs=len(ahead)))
     return rows
+
+
+def _interval(values: Sequence[float], limits: Limits = None) -> tuple[float, float, float]:
+    """Return the mean and its interval, whose ends are NaN if the values are equal.
+
+    Student's interval of equal values has width 0, as if other seeds could give no other value.
+    """
+    mean, low, high = interval(values, limits)
+    return (mean, nan, nan) if low == high else (mean, low, high)
 
 
 def _over_clients(runs: Sequence[Result], metric: str) -> list[float]:
@@ -190,20 +207,11 @@ def _over_clients(runs: Sequence[Result], metric: str) -> list[float]:
     return [float(v) for v in np.mean(of, 0)] if of else [nan] * 3
 
 
-def _majority(runs: Sequence[Result], metric: str, known: dict[tuple[Task, int], float]) -> float:
-    """Return the mean accuracy of the majority-class baseline over runs; NaN if it is not known.
-
-    ``known`` are the accuracies by task and seed that other methods share; new ones are added.
-    """
-    split = metric.removesuffix("_accuracy")
-    if split not in ("validation", "test") or split == metric:
-        return nan
-    with suppress(DatasetError, ValueError):
-        for e in (run.experiment for run in runs):
-            if (e.task, e.seed) not in known:
-                known[e.task, e.seed] = majority_accuracy(e, split)
-        return float(np.mean([known[run.experiment.task, run.experiment.seed] for run in runs]))
-    return nan
+def _floors(run: Result, baselines: Baselines) -> list[float]:
+    """Return the majority-class baseline of every row of a run's metrics."""
+    floors = {metric: baselines.of(run, metric) for metric in run.logged}
+    rows = zip(run.metrics["metric"].to_pylist(), run.metrics["client"].to_pylist(), strict=True)
+    return [floors[metric].get(client, nan) for metric, client in rows]
 
 
 def _names(result: Result) -> dict[str, list[str]]:

@@ -109,6 +109,11 @@ def began_with(made: Mapping[str, Any]) -> dict[str, str]:
     return _of_stages(made, "began_with")
 
 
+def data_of(made: Mapping[str, Any]) -> str:
+    """Return the fingerprint of the data set of a run; "" if it is not known."""
+    return str(made.get("data", "")).rpartition(" ")[2]  # the source of the data ends with it
+
+
 def following(earlier: Iterable[tuple[str, Mapping[str, Any], State]]) -> dict[str, Any]:
     """Return the part of a segment about earlier stages.
 

@@ -40,7 +40,7 @@ from fedlib.models import select_prefix
 from fedrun import files
 from fedrun.experiment import Experiment, Result, built, experiment_of, key_in, spec_of, tidy
 from fedrun.files import Damaged, DamagedWarning, Mismatch, StoreError, read_json
-from fedrun.provenance import began_with, digest
+from fedrun.provenance import began_with, data_of, digest
 from fedrun.results import keys_in, path_of, read_record, result_files
 from fedrun.results import read_metrics as exported_metrics
 
@@ -306,8 +306,7 @@ class RunFolder:
         with files.reading(file, "provenance of a run"):
             if spec is not None and key_in(spec) != e.key:
                 raise Damaged(f"{file} belongs to another run than {e.key}")
-            # The source of the data ends with their fingerprint.
-            then = str(made.get("data", "")).rpartition(" ")[2]
+            then = data_of(made)
             now = datasets.fingerprint(e.task.dataset)[: len(then)]
             if now and now != then:
                 have = f"the data set here is {now}"

@@ -26,7 +26,8 @@ def interval(values: Numbers, limits: Limits = None, looks: int = 1) -> tuple[fl
             5% are divided among them (Bonferroni). Default: 1.
 
     Returns:
-        mean, low, high; low and high are nan for one or two runs.
+        mean, low, high; low and high are nan for one or two runs. For equal values both are the
+        mean, although another run may well give another value: ``fedrun.compare`` has nan there.
 
     Raises:
         ValueError: if the mean is outside of the limits, or the limits are not a valid range.

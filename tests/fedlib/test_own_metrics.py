@@ -23,7 +23,7 @@ from fedlib import (
     sgd,
     value,
 )
-from fedrun import Experiment, compare, majority_accuracy, predict, run, tiny
+from fedrun import Experiment, compare, frame, majority_accuracy, predict, run, tiny
 
 
 @value
@@ -64,10 +64,18 @@ def test_metrics_add_to_a_run_and_change_nothing_of_it(places):
         assert plain.curve(name) == more.curve(name)
 
 
-def test_the_baseline_is_what_the_majority_class_is_run_with(places):
-    floor = run(replace(tiny, algorithm=MajorityClass(), rounds=1), **QUICK)
+@pytest.mark.parametrize("balanced", ["test", "validation"])
+def test_the_baseline_of_every_accuracy_is_what_the_majority_class_is_run_with(places, balanced):
+    task = replace(tiny.task, balanced=30, balanced_on=balanced)
+    floor = run(Experiment(task, MajorityClass(), rounds=1, cohort=6), **QUICK)
+    table = frame({"floor": [floor]})
+    accuracies = table[table["metric"].str.endswith("_accuracy")]
+    assert accuracies["value"].to_numpy() == pytest.approx(accuracies["majority"].to_numpy())
+    assert set(accuracies["metric"]) > {"global_accuracy", "everywhere_accuracy"}
+    assert table.drop(accuracies.index)["majority"].isna().all()
     for split in ("validation", "test"):
-        assert majority_accuracy(tiny, split) == pytest.approx(floor.final(f"{split}_accuracy"))
+        wanted = floor.final(f"{split}_accuracy")
+        assert majority_accuracy(floor.experiment, split) == pytest.approx(wanted)
 
 
 def test_the_baseline_is_that_of_the_data_that_are_there_now(places):
@@ -81,7 +89,11 @@ def test_the_baseline_is_that_of_the_data_that_are_there_now(places):
         one = Experiment(task, FedAvg(batch_size=8), rounds=5, cohort=2)
         found.append(majority_accuracy(one))
     assert found[0] > 0.9 > found[1]
-    run(one, **QUICK)  # without validation examples nothing is compared with the baseline
+    stored = run(one, **QUICK)  # without validation examples nothing is compared with the baseline
+    assert compare({"mine": [stored]})[0].majority == pytest.approx(found[1])
+    data.add("stays", (x, 1 - y, owner))
+    assert np.isnan(compare({"mine": [stored]})[0].majority)
+    assert frame({"mine": [stored]})["majority"].isna().all()
 
 
 def test_compare_tells_of_clients_and_of_the_baseline(places):
@@ -97,7 +109,18 @@ def test_compare_tells_of_clients_and_of_the_baseline(places):
     axis = found.plot()
     assert axis.get_xlabel() == "test_accuracy" and len(axis.lines) >= 3
     (of_server,) = compare({"mine": runs}, "global_accuracy")
-    assert np.isnan([of_server.worst, of_server.majority]).all()
+    assert np.isnan(of_server.worst) and 0 < of_server.majority < 0.2
+
+
+def test_compare_has_no_interval_of_two_seeds_or_of_equal_values(places):
+    runs = [run(replace(tiny, seed=seed), **QUICK) for seed in range(3)]
+    first, same, two = found = compare({"mine": runs, "again": runs, "fewer": runs[:2]})
+    assert first.low < first.mean < first.high and (first.pairs, two.pairs) == (0, 2)
+    assert (same.ahead, two.ahead) == (0, 0)
+    assert np.isnan([first.ahead_low, same.ahead_low, same.ahead_high, two.low]).all()
+    table = found.to_frame()
+    assert [*table["its 95% CI"]] == ["", "equal seeds", "two seeds"]
+    assert [*compare({"mine": runs[:1]}).to_frame()["95% CI"]] == ["one seed"]
 
 
 def test_a_run_that_is_no_better_than_the_majority_class_warns_once_at_its_end(places, monkeypatch):
