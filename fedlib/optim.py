@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from itertools import accumulate
 from typing import Annotated, Any
@@ -26,6 +27,7 @@ _CLASSES = {
     "adam": "Adam",
     "adamw": "AdamW",
 }  # those with a functional implementation
+ABSURD = 1e3  # no optimiser of `ELEMENTWISE` has learning rates of this size
 _TUNED = ("momentum", "weight_decay", "betas", "eps", "nesterov")
 
 
@@ -119,7 +121,7 @@ class Optimizer:
         name: "sgd", "adam", "adamw", or the name of a class of ``torch.optim`` (``ELEMENTWISE``),
             for which settings left at their defaults here take the class's defaults. Default:
             "sgd".
-        lr: the learning rate. Default: 0.05.
+        lr: the learning rate; one above 1000, also among ``rates``, warns. Default: 0.05.
         momentum: momentum factor of SGD. Default: 0.
         weight_decay: weight decay. Default: 0.
         betas: decay rates of the two moments of Adam, in [0, 1). Default: (0.9, 0.999).
@@ -155,6 +157,9 @@ class Optimizer:
     options: tuple[tuple[str, bool | float | tuple[float, float]], ...] = ()
 
     def check(self) -> None:
+        if max(self.lr, *(lr for _, lr in self.rates), 0.0) > ABSURD:
+            what = f"a learning rate is greater than {ABSURD:g}, with which training diverges"
+            warnings.warn(what, stacklevel=2)
         idle = (
             ("betas", "eps") if self.name == "sgd" else ("momentum",)
         )  # settings that this optimiser does not use

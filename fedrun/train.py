@@ -460,6 +460,11 @@ class Training:
         ``earlier`` are the final states of the stages before.
         """
         state = initial_state(self.experiment, self.fed, earlier)
+        if (single := int((self.fed.train.sizes == 1).sum())) and not quiet():
+            of = f"{single} of {self.fed.num_clients} clients have a single training example"
+            warnings.warn(
+                f"{of}: a model that such a client trains alone learns one label", stacklevel=2
+            )
         self.log.clients(0, "examples", self.fed.ids, self.fed.train.sizes)
         if self.fed.participating_view() is not self.fed:  # some opted out
             self.log.clients(0, "opted_in", self.fed.ids, self.fed.participating_view().train.sizes)

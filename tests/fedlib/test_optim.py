@@ -1,6 +1,7 @@
 """The server: its optimiser against plain torch.optim, and what an algorithm remembers there."""
 
 import re
+import warnings
 from dataclasses import fields
 
 import pytest
@@ -10,7 +11,7 @@ from playing import equal
 from benchmarks.robustness.tiny import TASK
 from fedlib.algorithms import IFCA, PrunedFedMix
 from fedlib.engine import State, play_round
-from fedlib.optim import Optimizer, adam, server_step
+from fedlib.optim import Optimizer, adam, server_step, sgd
 
 DECAY = {"weight_decay": 0.1}
 TWINS = {
@@ -140,3 +141,12 @@ def test_checkpoints_with_both_memories_in_one_group_are_read(algorithm):
 
 def test_a_name_may_be_written_in_small_letters():
     assert Optimizer("rmsprop") == Optimizer("RMSprop")
+
+
+def test_an_absurd_learning_rate_warns():
+    for made in (lambda: sgd(1e6), lambda: adam(rates=(("head.", 2e3),))):
+        with pytest.warns(UserWarning, match="a learning rate is greater than 1000"):
+            made()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sgd(1e3)

@@ -10,6 +10,7 @@ from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 from fedlib import (
     AUC,
     F1,
+    IID,
     MLP,
     BalancedAccuracy,
     FedAvg,
@@ -137,3 +138,15 @@ def test_a_run_that_is_no_better_than_the_majority_class_warns_once_at_its_end(p
         run(replace(slow, rounds=2), **QUICK)
         monkeypatch.setenv("FEDLIB_QUIET", "1")
         run(replace(slow, seed=1), **QUICK)
+
+
+def test_clients_with_a_single_training_example_warn_once(places, monkeypatch):
+    monkeypatch.delenv("FEDLIB_QUIET", raising=False)
+    task = replace(tiny.task, partition=IID(clients=3, size=1))
+    one = Experiment(task, FedAvg(), rounds=2, cohort=2)
+    with pytest.warns(UserWarning, match="3 of 3 clients have a single training example") as w:
+        first = run(one, **QUICK)
+    assert len(w) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert run(one, **QUICK).metrics == first.metrics  # it is stored, and warned
