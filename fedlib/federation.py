@@ -66,7 +66,8 @@ class CropFlip(Augmentation):
     """Random crops of an image padded with a black border, and random horizontal flips.
 
     Args:
-        padding: the width of the border in pixels. Default: 4 (000, CIFAR-100).
+        padding: the width of the border in pixels. Default: 4, as in Reisser et al.
+            (2021) for CIFAR-100.
 
     Reference: He et al., Deep residual learning for image recognition, CVPR 2016.
 

@@ -180,7 +180,7 @@ def _some(split: Split, portion: float, seed: int) -> Split:
 class Task:
     """The data set, its partition over clients, the network and the held-out examples.
 
-    Models and rounds are selected on validation examples only (docs/READINGS.md, A04).
+    Models and rounds are selected on validation examples only.
 
     Args:
         dataset: the name of a data set: one of ``data.names()``, or one that ``add_data`` stored
@@ -194,12 +194,13 @@ class Task:
         portion: fraction of the data that is used, stratified by class, in (0, 1]. Default: 1.
         augment: random augmentation of training examples in every batch. Default: None.
         opt_out: which training examples are hidden from federated algorithms. Default: None.
-        balanced: size of a class-balanced set on which all clients are evaluated, too (001); 0 for
-            none. Default: 0.
+        balanced: size of a class-balanced set on which all clients are evaluated, too; 0 for none.
+            Default: 0.
         balanced_on: the split from which this set is drawn: "test", or "validation" for training
             examples that no client trains on. Default: "test".
-        validate_on: "validation", or "test" to select models on test examples, as 003's released
-            code does. The latter only serves to measure its effect. Default: "validation".
+        validate_on: "validation", or "test" to select models on test examples, as the released
+            code of Isaksson et al. (2022) does. The latter only serves to measure its effect.
+            Default: "validation".
 
     >>> clients = Dirichlet(clients=20, alpha=0.1, size=60)
     >>> task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))

@@ -75,7 +75,7 @@ class CohortEarlyStop:
             the one at its end; the state that is kept is the one after the round in both cases.
             Default: False.
 
-    Reference: Listo Zec et al., Specialized federated learning using a mixture of experts (001),
+    Reference: Listo Zec et al., Specialized federated learning using a mixture of experts, 2021,
     sec. 5, without a patience; the released code has 5, and ``before_update``.
 
     >>> Experiment(tiny.task, FedAvg(), rounds=9, evaluate_every=1, stop=CohortEarlyStop()).stop

@@ -27,8 +27,8 @@ class FedProx(FedAvg):
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Li et al., Federated optimization in heterogeneous networks, MLSys 2020 (mu from
-    0.001, 0.01, 0.1 and 1). A baseline of 004. Deviation: 004 does not state mu, and PFLlib's
-    default is 0 (A30).
+    0.001, 0.01, 0.1 and 1). A baseline of the PM-MoE paper. Deviation: that paper does not state
+    mu, and PFLlib's default is 0.
 
     >>> from fedrun import Experiment, sweep, tiny
     >>> grid = [Experiment(tiny.task, FedProx(mu=mu), rounds=2, cohort=6) for mu in (0.01, 1.0)]
@@ -83,7 +83,7 @@ class SCAFFOLD(FedAvg):
         epochs, batch_size, server, steps: as in ``FedAvg``.
 
     Reference: Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning,
-    ICML 2020. A baseline of 004.
+    ICML 2020. A baseline of the PM-MoE paper.
 
     >>> from fedrun import Experiment, simulate, tiny
     >>> *_, last = simulate(Experiment(tiny.task, SCAFFOLD(), rounds=2, cohort=6))
@@ -157,8 +157,8 @@ class MOON(FedAvg):
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Li et al., Model-contrastive federated learning, CVPR 2021 (tau 0.5, mu from 0.1, 1,
-    5 and 10). A baseline of 004, as in PFLlib, whose default mu is 0 (A30). Deviation: features
-    are compared, as in PFLlib, where the paper compares the outputs of a projection head.
+    5 and 10). A baseline of the PM-MoE paper, as in PFLlib, whose default mu is 0. Deviation:
+    features are compared, as in PFLlib, where the paper compares the outputs of a projection head.
 
     >>> from fedrun import Experiment, run, tiny
     >>> algorithm = MOON(mu=0.1, epochs=5, client=sgd(0.2))

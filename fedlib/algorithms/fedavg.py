@@ -54,8 +54,8 @@ ATTRIBUTES = {
 class FedAvg(Algorithm):
     """One global model: clients run SGD, the server averages their updates.
 
-        w_s <- w_s - alpha grad (1/B) sum_i -log p_w_s(y_i|x_i)     from w_s = w     (000, eq. 1)
-        w   <- w - beta sum_s p(s) (w - w_s)                        over the cohort  (000, eq. 7)
+        w_s <- w_s - alpha grad (1/B) sum_i -log p_w_s(y_i|x_i)     from w_s = w
+        w   <- w - beta sum_s p(s) (w - w_s)                        over the cohort
 
     p(s) = N_s / N_S' is the share of client s in the cohort's training examples. With a server
     optimiser the method is known by other names: ``FedAvg(server=adam(0.01))`` is FedAdam,

@@ -1,4 +1,4 @@
-"""FedMix: a federated mixture of experts, with its pruned and its clustered variant (000).
+"""FedMix: a federated mixture of experts, with its pruned and its clustered variant.
 
 It is not the mixup method of the same name.
 """
@@ -56,7 +56,7 @@ class FedMix(FedAvg):
     The parameters are ``experts.*`` ``[K, ...]``, ``phi`` ``[values, K]``, ``gate.A`` ``[D, K]``,
     ``gate.b`` ``[K]`` and, with ``personal_bias``, ``bias`` ``[classes]``. A client computes q(z|s)
     from its label counts, which it does not send; it sends the K numbers q(z|s) after training, as
-    ``q_s`` (A08; A06 and others are explained in docs/READINGS.md).
+    ``q_s``. docs/READINGS.md lists what the paper leaves open.
 
     Args:
         experts: number of experts K. Default: 4.
@@ -67,9 +67,9 @@ class FedMix(FedAvg):
             Default: "map".
         gates: "local" gates never leave their client; "averaged" gates are aggregated as phi is
             (FEMNIST). Default: "local".
-        marginal_entropy: weight lambda_H of the server's grad H(E_p(y)[q(z|y)]), at least 0 (A06).
+        marginal_entropy: weight lambda_H of the server's grad H(E_p(y)[q(z|y)]), at least 0.
             Default: 1.0.
-        phi_scale: phi is initialised from N(0, phi_scale^2); 0 is the uniform q (A14). Default: 0.
+        phi_scale: phi is initialised from N(0, phi_scale^2); 0 is the uniform q. Default: 0.
         personal_bias: whether each client has one output bias for all experts, in place of the
             experts' own. Default: False.
         server: the server's optimiser; a rate of its own for phi is ``rates=(("phi", 0.03),)``.
@@ -77,8 +77,8 @@ class FedMix(FedAvg):
             rounds need larger steps, such as ``sgd(1.0)``, which averages the experts.
         epochs, batch_size, client, steps: as in ``FedAvg``.
 
-    Reference: Reisser, Louizos, Gavves and Welling, Federated mixture of experts, 2021 (000).
-    Deviation: none is known; what the paper leaves open is read as in A05 to A09, A14 and A15.
+    Reference: Reisser, Louizos, Gavves and Welling, Federated mixture of experts, 2021.
+    Deviation: none is known; what the paper leaves open is read as docs/READINGS.md says.
 
     >>> from fedrun import Experiment, run, tiny
     >>> short = FedMix(experts=2, epochs=5, client=sgd(0.2), server=sgd(1.0))  # for 20 rounds
@@ -98,7 +98,7 @@ class FedMix(FedAvg):
     personal_bias: bool = False
 
     def init_params(self, fed: Federation, seed: int) -> Params:
-        """Return K differently initialised experts, phi, and a gate that starts uniform (A14)."""
+        """Return K differently initialised experts, phi, and a gate that starts uniform."""
         # line 1
         k, values = self.experts, fed.values(self.condition)
         experts = stack([fed.net.init(torch_seed(seed, "model", i)) for i in range(k)])
@@ -152,7 +152,7 @@ class FedMix(FedAvg):
     def gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
         """Return log p_theta_s(z|x, s) ``[B, K]`` from the experts' features (eq. 9).
 
-        The gradient reaches the experts through h_k(x), but not phi through q(z|s) (A08).
+        The gradient reaches the experts through h_k(x), but not phi through q(z|s).
         """
         pooled = torch.einsum("k,bkd->bd", self.pool_weights(params, ctx).detach(), h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
@@ -190,7 +190,7 @@ class FedMix(FedAvg):
         return bound + entropy(q) if self.objective == "entropy" else bound
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
-        """Return before - after of shared parameters, and q(z|s) under the client's phi (A08)."""
+        """Return before - after of shared parameters, and q(z|s) under the client's phi."""
         # lines 9 and 10
         own, deltas = FedAvg.client_update(self, net, before, after, ctx)
         q = {} if self.objective == "likelihood" else {"q_s": self.label_marginal(after, ctx)}
@@ -200,7 +200,7 @@ class FedMix(FedAvg):
         """Return p(s) q(z|s) ``[clients, K]`` for the experts, p(s) for phi and gates.
 
         Divided by its sum over the cohort, the former is p(s|z) (eq. 8); an expert that no client
-        uses gets weight 0 from every client (A07). Where clients do not send q(z|s), it is 1 / K.
+        uses gets weight 0 from every client. Where clients do not send q(z|s), it is 1 / K.
         """
         # line 11, and the weights of lines 12 and 13
         uniform = p.new_full((len(p), self.experts), 1 / self.experts)
@@ -226,7 +226,7 @@ class FedMix(FedAvg):
         return (self.condition,) if self.marginal_entropy else ()
 
     def _prior(self, fed: Federation) -> Tensor:
-        """Return p(y) over the examples of all participating clients, ``[values]`` (A06)."""
+        """Return p(y) over the examples of all participating clients, ``[values]``."""
         clients = fed.member_rows
         p = weighted_sum(fed.sizes[clients], fed.shares(self.condition)[clients])
         return p / p.sum().clamp(min=1)
@@ -324,7 +324,6 @@ class PrunedFedMix(FedMix):
         L_s     = sum_i E_q'(z|y_i)[log p_w_z(y_i|x_i)] + E_q(z|y_i)[log p_theta_s(z|x_i, s)]
         downloaded by s:  experts with p(z|s) >= 0.9 eta / K, p(z|s) as remembered by the server
         uploaded by s:    experts with q'(z|s) > 0, weighted by p(s|z) from q'(z|s)
-                                                                          (000, algorithm 2)
 
     Predictions use the experts that the client would download, and the gate restricted to them.
     The parameters ``experts.*`` of a client are ``[m, ...]`` for the m <= K experts that it
@@ -335,9 +334,9 @@ class PrunedFedMix(FedMix):
         eta: pruning threshold eta, a number from 0 to 1; 0 is FedMix. Default: 0.5.
         other arguments: as in ``FedMix``.
 
-    Reference: Reisser et al., Federated mixture of experts, App. I (000). Deviation: the server
-    remembers q(z|s), and not q'(z|s) as in the listing: q'(z|s) never lies between the two
-    thresholds, so an expert could never return (A10).
+    Reference: Reisser et al., Federated mixture of experts, 2021, App. I and algorithm 2.
+    Deviation: the server remembers q(z|s), and not q'(z|s) as in the listing: q'(z|s) never lies
+    between the two thresholds, so an expert could never return.
 
     >>> from fedrun import Experiment, simulate, tiny
     >>> *_, last = simulate(Experiment(tiny.task, PrunedFedMix(eta=0.5), rounds=2, cohort=6))
@@ -403,7 +402,7 @@ class PrunedFedMix(FedMix):
         logits = self.logits(params, batch)
         # A softmax over the kept experts is q(z|y) zeroed and renormalised, without a 0 / 0.
         mine = logits.masked_fill(~keep, -torch.inf).softmax(-1)
-        listed = (logits.softmax(-1) * gate).sum(-1)  # the gate's term has the unpruned q (A11)
+        listed = (logits.softmax(-1) * gate).sum(-1)  # the gate's term has the unpruned q
         return (self._held(mine, ctx, log_p) * log_p).sum(-1) + listed
 
     def predict_gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
@@ -487,8 +486,8 @@ class ClusteredFedMix(FedMix):
         entropy_weight: weight beta of the entropy H(pi_s), above 0. Default: 1.0.
         other arguments: as in ``FedMix``; ``client`` must be plain SGD.
 
-    Reference: Reisser et al., Federated mixture of experts, App. B (000). Deviation: eq. 12 has the
-    batch's mean in both terms, and a batch's loss uses the damped pi (A12).
+    Reference: Reisser et al., Federated mixture of experts, 2021, App. B. Deviation: eq. 12 has
+    the batch's mean in both terms, and a batch's loss uses the damped pi.
 
     >>> from fedrun import Experiment, simulate, tiny
     >>> *_, last = simulate(Experiment(tiny.task, ClusteredFedMix(experts=2), rounds=2, cohort=6))

@@ -1,4 +1,4 @@
-"""IFCA: clustered federated learning, with the epsilon-greedy exploration of 003."""
+"""IFCA: clustered federated learning, with the epsilon-greedy exploration of Isaksson et al."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -27,7 +27,7 @@ class EpsilonGreedy:
         eps: probability in round 0, from 0 to 1. Default: 0.33.
         decay: exponent of the power law, at least 0; 0 keeps the probability constant. Default: 0.
 
-    Reference: Isaksson et al. (003), with a constant probability.
+    Reference: Isaksson et al., 2022, with a constant probability.
 
     >>> EpsilonGreedy(0.5, decay=1.0).at(4)
     0.1
@@ -51,7 +51,7 @@ class ClusterStop:
         every: rounds between two checks, which precede the training of a round. Default: 10.
         patience: checks without an improvement after which a cluster stops. Default: 10.
 
-    Reference: Isaksson et al. (003), an option of algorithm 1.
+    Reference: Isaksson et al., 2022, an option of algorithm 1.
     """
 
     every: PositiveInt = 10
@@ -101,7 +101,7 @@ class IFCA(FedAvg):
     """J cluster models: a client trains the one that fits its data best, or one at random.
 
         j_k <- argmin_j sum_i CE(w_j; x_i, y_i)    with probability 1 - eps, else uniform over J
-        w_j <- sum_k (n_k / n_j) w_k               over the k with j_k = j        (003, alg. 1)
+        w_j <- sum_k (n_k / n_j) w_k               over the k with j_k = j             (alg. 1)
 
     Each client k of the cohort downloads all models, chooses one, trains it and uploads it. A
     model that no client chose does not change. With one cluster the method is FedAvg.
@@ -110,7 +110,8 @@ class IFCA(FedAvg):
         clusters: number of clusters J. Default: 2.
         explore: probability eps of a random choice, by round. Default: 0, the original IFCA.
         inference: examples on which a client's best cluster is found for predictions,
-            "validation" or "train" (as in the released code of 003). Default: "validation".
+            "validation" or "train" (as in the released code of Isaksson et al.). Default:
+            "validation".
         clustered: name prefix of the parameters that each cluster has for itself. All others are
             shared by the clusters and averaged over the cohort; "head." is the weight sharing of
             IFCA. Default: "", all parameters.
@@ -119,7 +120,7 @@ class IFCA(FedAvg):
         stop: early stopping of clusters, or None. Default: None.
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
-    Reference: Isaksson et al., Adaptive expert models for federated learning (003); without
+    Reference: Isaksson et al., Adaptive expert models for federated learning, 2022; without
     exploration Ghosh et al., An efficient framework for clustered federated learning, NeurIPS
     2020.
 

@@ -42,7 +42,7 @@ class Local(NoServer):
         model: the network, None for the task's model. Default: None.
         epochs, batch_size, client, steps: as in ``FedAvg``; ``server`` is not used.
 
-    Reference: a baseline of all papers; Step 2 of Listo Zec et al. (001), fine-tuning of FedBABU.
+    Reference: a baseline of all papers; Step 2 of Listo Zec et al., 2021, fine-tuning of FedBABU.
 
     >>> from fedrun import Experiment, run, tiny
     >>> alone = Experiment(tiny.task, Local(epochs=50, client=sgd(0.2)), rounds=1, cohort=6)
@@ -124,7 +124,7 @@ class NewClients(Finetuning):
     of ``of`` from fresh values, on its own labelled examples, with the objective of ``of``. For
     FedMix
 
-        theta_s <- theta_s + alpha grad mean_i E_q(z|y_i)[ log p(y_i, z|x_i, s) ]    (000, sec. 2)
+        theta_s <- theta_s + alpha grad mean_i E_q(z|y_i)[ log p(y_i, z|x_i, s) ]         (sec. 2)
 
     FedAvg has no local parameters, so new clients use its global model. This is a second stage:
     ``Experiment.first_stage`` trained ``of`` on other clients of a partition (``ClientSubset``).
@@ -136,7 +136,7 @@ class NewClients(Finetuning):
         stop: early stopping on a new client's validation examples, or None. Default: None.
         epochs, batch_size, client, steps: as in ``FedAvg``; ``server`` is not used.
 
-    Reference: Reisser et al., Federated mixture of experts (000).
+    Reference: Reisser et al., Federated mixture of experts, 2021, sec. 2.
 
     >>> from dataclasses import replace
     >>> from fedlib.partition import ClientSubset
@@ -280,8 +280,8 @@ class VAEDensity(Finetuning):
             patience 3.
         steps: as in ``FedAvg``; ``server`` is not used.
 
-    Reference: Reisser et al., Federated mixture of experts, App. F (000). Deviation: all clients
-    and examples share the noise of the estimates. Without this stage new clients use p(s) (A17).
+    Reference: Reisser et al., Federated mixture of experts, 2021, App. F. Deviation: all
+    clients and examples share the noise of the estimates. Without this stage new clients use p(s).
 
     >>> from fedrun import Experiment, run, tiny
     >>> first = Experiment(tiny.task, FedAvg(), rounds=2, cohort=6)

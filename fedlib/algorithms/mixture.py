@@ -1,4 +1,4 @@
-"""A gate per client over the global experts and a local one (001, 002, 003)."""
+"""A gate per client over the global experts and a local one."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def pooled(log_p: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
         log_p: log-probabilities of the experts, ``[..., K]``.
         gate: logarithms of the gate's probabilities, ``[..., K]``.
         pool: "probabilities" for log (sum h p), or "log" for sum (h log p), which is not
-            normalised (A19). Default: "probabilities".
+            normalised. Default: "probabilities".
 
     >>> log_p, gate = torch.tensor([0.1, 0.9]).log(), torch.tensor([0.25, 0.75]).log()
     >>> pooled(log_p, gate).exp()
@@ -36,14 +36,14 @@ def pooled(log_p: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
 class Mixture(NoServer):
     """A gate h_k of each client k mixes its local specialist f_s with global generalists.
 
-        p(y|x) = h_k(x) f_s^k(x) + (1 - h_k(x)) f_g(x)                       (001, eq. 3 and 6)
-        p(y|x) = g_s^k(x) f_s^k(x) + sum_j g_j^k(x) f_j(x)                   (003, J clusters)
+        p(y|x) = h_k(x) f_s^k(x) + (1 - h_k(x)) f_g(x)                 (Listo Zec et al., 2021)
+        p(y|x) = g_s^k(x) f_s^k(x) + sum_j g_j^k(x) f_j(x)             (Isaksson et al., 2022)
         loss   = -log p(y|x)     over specialist and gate; f_g, f_j are frozen
 
     This is the last stage of an experiment. Its ``first_stage`` is FedAvg, whose model is the one
     generalist f_g; or ``IFCA``, whose J cluster models are the f_j; or ``Local`` after FedAvg,
-    whose fine-tuned models are the initial specialists (001). With a ``Local`` stage as
-    ``local_stage``, the specialists start from its models, trained from scratch (002, 003) or
+    whose fine-tuned models are the initial specialists. With a ``Local`` stage as
+    ``local_stage``, the specialists start from its models, trained from scratch or
     fine-tuned from clusters. Without either they start from the first stage's model if ``expert``
     has its architecture, and else from fresh weights. The gate is a sigmoid for two experts and a
     softmax for more. Train for one round with all clients (``rounds=1, cohort=1.0``).
@@ -55,22 +55,23 @@ class Mixture(NoServer):
         stop: early stopping on the loss of the client's validation examples, or None.
             Default: every 5 epochs, patience 10, min_delta 0.01.
         pool: "probabilities", as above; "log" mixes log-probabilities as in the released code of
-            001, with loss h CE_s + (1 - h) CE_g, an upper bound (A19); "mean" is the ensemble of
-            all experts with equal weights, and trains nothing. Default: "probabilities".
+            Listo Zec et al., with loss h CE_s + (1 - h) CE_g, an upper bound; "mean" is the
+            ensemble of all experts with equal weights, and trains nothing. Default:
+            "probabilities".
         train_global: whether each client also trains a copy of the generalists, on its examples
-            that have not opted out (002, eq. 7), without dropout and with the statistics of
-            BatchNorm fixed. Default: False.
+            that have not opted out (Listo Zec et al., 2020, eq. 7), without dropout and with the
+            statistics of BatchNorm fixed. Default: False.
         expert: network of f_s; None is the task's model. Default: None.
         gate: network of h; None is the task's model. Default: None.
-        frozen: whether only the gate is trained (A28). Default: False.
+        frozen: whether only the gate is trained. Default: False.
         used_only: whether, after IFCA, clusters that are no client's best are left out, as in the
-            released code (A29). Default: False.
+            released code of Isaksson et al. Default: False.
         server, steps: as in ``FedAvg``; there is no server step.
 
-    Reference: Listo Zec et al., Specialized federated learning using a mixture of experts (001) and
-    its first version (002); Isaksson et al., Adaptive expert models for federated learning (003).
-    Deviation: none from the papers; the released code mixes log-probabilities and leaves out
-    clusters.
+    Reference: Listo Zec et al., Specialized federated learning using a mixture of experts, 2021,
+    eq. 3 and 6, and its first version, 2020; Isaksson et al., Adaptive expert models for federated
+    learning, 2022. Deviation: none from the papers; the released code mixes log-probabilities and
+    leaves out clusters.
 
     >>> from fedrun import Experiment, run, tiny
     >>> first = Experiment(tiny.task, FedAvg(epochs=5, client=sgd(0.2)), rounds=20, cohort=6)

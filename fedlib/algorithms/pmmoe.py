@@ -1,4 +1,4 @@
-"""PM-MoE: a gate per client over the private parts of all clients; FedSynMoE (004)."""
+"""PM-MoE: a gate per client over the private parts of all clients; FedSynMoE."""
 
 from dataclasses import replace
 from typing import Annotated, ClassVar
@@ -31,32 +31,32 @@ class PMMoE(Finetuning):
         H_l    = T log sum_d exp(o_ld o_jd / (|o_l| |o_j| T))  for outputs o_l = v_l  (eq. 10 to 12)
 
     Only the gates are trained. The input of a gate is that of the private part: features for a head
-    or a vector, the raw image for a base, and the client's own features for a base of texts (A33).
+    or a vector, the raw image for a base, and the client's own features for a base of texts.
     Train for one round with all clients (``rounds=1, cohort=1.0``), after ``first_stage``, the
     experiment of ``of``.
 
     Args:
         of: the method that split the models; v_l are heads, bases or vectors. After the ``Local``
             stage of FedBABU, ``FedBABU()`` uses the server's base and
-            ``Personal(local=("base.", "head."))`` the client's own, as in the released code (A43).
+            ``Personal(local=("base.", "head."))`` the client's own, as in the released code.
             Default: ``FedPer()``.
         epochs: local epochs of the gate. Default: 50.
         batch_size: examples per mini-batch. Default: 10.
         client: optimiser of the gate. Default: SGD with rate 0.1.
         gate: network of G_j. Default: ``GateNet()``.
         top: number k of experts that are used for each example; 0 uses all. Default: 0.
-        renormalised: whether the weights of these k are divided by their sum (A32).
+        renormalised: whether the weights of these k are divided by their sum.
             Default: False.
         denoise: gamma, at least 0 and below 1. For each client floor(gamma M) experts are left
             out: those with the least confidence H, the negative of their free energy, averaged
-            over the client's training examples, but never its own (A31). Default: 0.
+            over the client's training examples, but never its own. Default: 0.
         temperature: T of the energy, above 0. Default: 1.0.
         own_expert_bias: added to the gate's initial bias for the client's own expert, so that the
-            mixture starts near the client's own prediction; an extension (A42). Default: 0.
+            mixture starts near the client's own prediction; an extension. Default: 0.
         server, steps: as in ``FedAvg``; there is no server step.
 
     Reference: Feng et al., PM-MoE: mixture of experts on private model parameters for personalized
-    federated learning, WWW 2025 (004). Deviation: experts are frozen, also after FedCP (A41).
+    federated learning, WWW 2025. Deviation: experts are frozen, also after FedCP.
 
     >>> from fedrun import Experiment, run, tiny
     >>> first = Experiment(tiny.task, FedPer(epochs=5, client=sgd(0.2)), rounds=20, cohort=6)
@@ -234,7 +234,8 @@ class PMMoE(Finetuning):
     def communication_bytes(self, state: State, clients: Tensor, messages: Params) -> Bytes:
         """Return the bytes of one private part up, and of all private parts and the model down.
 
-        As in 004, algorithm 1, lines 1 and 2, the shared parameters of ``of`` are sent once more.
+        As in the paper's algorithm 1, lines 1 and 2, the shared parameters of ``of`` are sent once
+        more.
         """
         mine = {n: t[0] for n, t in select_prefix(state.server_params, POOL).items()}
         return equal_bytes(clients, state.server_params, mine)
@@ -276,7 +277,7 @@ class FedSynMoE(FedAvg):
         gate: network of g. Default: ``GateNet()``.
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
-    Reference: Feng et al., PM-MoE (004), Table 4. Deviation: this is the method as described. The
+    Reference: Feng et al., PM-MoE, 2025, Table 4. Deviation: this is the method as described. The
     released code initialises gates anew in every round and predicts with the global base alone.
 
     >>> from fedrun import Experiment, simulate, tiny
@@ -355,8 +356,8 @@ def error_spread(tests: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Return how dependent the errors of a client's experts are, ``[clients, 1]``.
 
     It is the variance of the number of experts that are right, divided by its value for
-    independent errors: 1 for independent errors, as Theorem 3.1 of 004 assumes, and M for M experts
-    that always agree.
+    independent errors: 1 for independent errors, as Theorem 3.1 of Feng et al. (2025) assumes, and
+    M for M experts that always agree.
     """
     spread_of = torch.stack([right.sum(1).var(correction=0) for right, _ in tests])
     rates = torch.stack([right.mean(0) for right, _ in tests])

@@ -12,7 +12,7 @@ AVERAGE = "average."  # in LastClient's server memory: the average of FedAvg
 
 @value
 class LastClient(FedAvg):
-    """FedAvg whose result is the model of the client that trained last, as 001 was released.
+    """FedAvg whose result is the model of the client that trained last.
 
     Rounds start from the average w, and the best round is selected by the average. But the model
     that is tested, and that a later stage starts from, is w_s of the last client s of the cohort,
@@ -22,7 +22,7 @@ class LastClient(FedAvg):
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: released code of Listo Zec et al., Specialized federated learning using a mixture of
-    experts (001). The paper uses the average, as ``FedAvg`` does (A21).
+    experts, 2021. The paper uses the average, as ``FedAvg`` does.
 
     >>> from fedrun import Experiment, run, tiny
     >>> algorithm = LastClient(epochs=5, client=sgd(0.2))

@@ -43,8 +43,9 @@ class FedGen(FedAvg):
         epochs, batch_size, client, server: as in ``FedAvg``.
 
     Reference: Zhu et al., Data-free knowledge distillation for heterogeneous federated learning,
-    ICML 2021. A baseline of 004. Deviation: none from the paper's objective; the authors' code also
-    has a distillation term, a diversity term and decaying weights, which PFLlib leaves out as well.
+    ICML 2021. A baseline of the PM-MoE paper. Deviation: none from the paper's objective; the
+    authors' code also has a distillation term, a diversity term and decaying weights, which PFLlib
+    leaves out as well.
 
     >>> from fedrun import Experiment, simulate, tiny
     >>> *_, last = simulate(Experiment(tiny.task, FedGen(steps=20), rounds=2, cohort=6))
@@ -127,8 +128,8 @@ class FedGH(LGFedAvg):
         epochs, batch_size, client, steps: as in ``FedAvg``; ``server`` is not used.
 
     Reference: Yi et al., FedGH: heterogeneous federated learning with generalized global header,
-    ACM Multimedia 2023. A method of 004. Deviation: the server has an output layer of its own;
-    in PFLlib it is that of client 0 by mistake (A39).
+    ACM Multimedia 2023. A method of the PM-MoE paper. Deviation: the server has an output layer of
+    its own; in PFLlib it is that of client 0 by mistake.
 
     >>> from fedrun import Experiment, simulate, tiny
     >>> *_, last = simulate(Experiment(tiny.task, FedGH(), rounds=2, cohort=6))

@@ -44,8 +44,8 @@ class SplitModel(FedAvg):
     (``PMMoE``) is a mixture of what they add to the logits. The private part consists of the local
     parameters whose names begin with ``experts``.
 
-    Reference: Feng et al., PM-MoE (004), eq. 4. Deviation: private vectors are added to the
-    features, not to the logits (A34).
+    Reference: Feng et al., PM-MoE, 2025, eq. 4. Deviation: private vectors are added to the
+    features, not to the logits.
     """
 
     experts: ClassVar[str]
@@ -98,7 +98,7 @@ class Personal(SplitModel):
 
     The default, the output layer's bias b_s, is biased FedAvg:
 
-        p(y|x, s) = softmax(W h(x) + b_s)                                   (000, sec. 4.1)
+        p(y|x, s) = softmax(W h(x) + b_s)                                      (sec. 4.1)
 
     A new client gets the mean of the clients' logits, which for an output layer is the logits of
     the mean layer. ``PMMoE`` mixes the heads, if the whole head is local.
@@ -108,7 +108,7 @@ class Personal(SplitModel):
             parameter of the model. Default: ``("head.bias",)``.
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
-    Reference: Reisser et al., Federated mixture of experts (000), a baseline.
+    Reference: Reisser et al., Federated mixture of experts, 2021, sec. 4.1, a baseline.
 
     >>> from fedrun import Experiment, simulate, tiny
     >>> *_, last = simulate(Experiment(tiny.task, Personal(local="head."), rounds=2, cohort=6))
@@ -152,7 +152,7 @@ class FedPer(Personal):
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Arivazhagan et al., Federated learning with personalization layers, 2019. A method
-    of 004, whose experts are the heads.
+    of the PM-MoE paper, whose experts are the heads.
 
     >>> from fedrun import Experiment, run, tiny
     >>> algorithm = FedPer(epochs=5, client=sgd(0.2))
@@ -172,8 +172,8 @@ class LGFedAvg(Personal):
         local: name prefixes of the local parameters. Default: ``("base.",)``.
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
-    Reference: Liang et al., Think locally, act globally, 2020, as understood in 004, whose experts
-    are the bases. In ``LocalGlobal`` fewer layers are personal.
+    Reference: Liang et al., Think locally, act globally, 2020, as understood in the PM-MoE
+    paper, whose experts are the bases. In ``LocalGlobal`` fewer layers are personal.
 
     >>> from fedrun import Experiment, simulate, tiny
     >>> *_, last = simulate(Experiment(tiny.task, LGFedAvg(), rounds=2, cohort=6))
@@ -207,8 +207,8 @@ class FedRep(Personal):
         batch_size, client, server, steps: as in ``FedAvg``; ``steps`` replaces ``epochs``.
 
     Reference: Collins et al., Exploiting shared representations for personalized federated
-    learning, ICML 2021. A method of 004. Deviation: ten epochs of the head, about as many as in the
-    paper; PFLlib and 004 use one.
+    learning, ICML 2021. A method of the PM-MoE paper. Deviation: ten epochs of the head, about as
+    many as in the paper; PFLlib and the PM-MoE paper use one.
 
     >>> from fedrun import Experiment, run, tiny
     >>> algorithm = FedRep(head_epochs=2, epochs=5, client=sgd(0.2))
@@ -238,8 +238,9 @@ class FedBABU(Personal):
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Oh et al., FedBABU: toward enhanced representation for federated image
-    classification, ICLR 2022. A method of 004. Deviation: fine-tuning starts from the server's
-    base, as in the paper; in the released code of 004 it starts from a client's own last base.
+    classification, ICLR 2022. A method of the PM-MoE paper. Deviation: fine-tuning starts from the
+    server's base, as in the paper; in the released code of PM-MoE it starts from a client's own
+    last base.
 
     >>> from fedrun import Experiment, run, tiny
     >>> first = Experiment(tiny.task, FedBABU(epochs=5, client=sgd(0.2)), rounds=20, cohort=6)
@@ -290,7 +291,7 @@ class LocalGlobal(FedAvg):
 
     A new client gets the prediction of g for the mean of the clients' representations:
 
-        log p(y|x) = log softmax g( sum_s p(s) l_s(x) )                     (000, App. F)
+        log p(y|x) = log softmax g( sum_s p(s) l_s(x) )                          (App. F)
 
     Args:
         cut: number of the base's modules in l_s, such as 3 for the input layer of a LeNet
@@ -298,8 +299,9 @@ class LocalGlobal(FedAvg):
             ``FunctionalModel.cuts``. Default: 3.
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
-    Reference: Liang et al., Think locally, act globally, 2020; 000, sec. 4.1, a baseline. As in
-    000, the model is not pre-trained by FedAvg, which ``Experiment.first_stage`` makes possible.
+    Reference: Liang et al., Think locally, act globally, 2020; a baseline of Reisser et al., 2021,
+    sec. 4.1, where, as here, the model is not pre-trained by FedAvg, which
+    ``Experiment.first_stage`` makes possible.
 
     >>> from fedrun import Experiment, simulate, tiny
     >>> *_, last = simulate(Experiment(tiny.task, LocalGlobal(cut=3), rounds=2, cohort=6))
@@ -350,8 +352,8 @@ class FedRoD(SplitModel):
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Chen and Chao, On bridging generic and personalized federated learning for image
-    classification, ICLR 2022. A method of 004. Deviation: the paper's hypernetwork for heads is
-    left out, as in PFLlib and 004.
+    classification, ICLR 2022. A method of the PM-MoE paper. Deviation: the paper's hypernetwork for
+    heads is left out, as in PFLlib and that paper.
 
     >>> from fedrun import Experiment, simulate, tiny
     >>> *_, last = simulate(Experiment(tiny.task, FedRoD(), rounds=2, cohort=6))
@@ -403,9 +405,9 @@ class FedCP(SplitModel):
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Zhang et al., FedCP: separating feature information for personalized federated
-    learning via conditional policy, KDD 2023 (lambda 5; PFLlib and 004: 1). A method of 004.
-    Deviation: predictions compute r without noise; the released code draws new noise in every
-    evaluation (A36).
+    learning via conditional policy, KDD 2023 (lambda 5; PFLlib and PM-MoE: 1). A method of the
+    PM-MoE paper. Deviation: predictions compute r without noise; the released code draws new noise
+    in every evaluation.
 
     >>> from fedrun import Experiment, simulate, tiny
     >>> *_, last = simulate(Experiment(tiny.task, FedCP(lam=1.0), rounds=2, cohort=6))
@@ -517,9 +519,9 @@ class GPFL(SplitModel):
         epochs, batch_size, client, server, steps: as in ``FedAvg``.
 
     Reference: Zhang et al., GPFL: simultaneously learning global and personalized feature
-    information for personalized federated learning, ICCV 2023. A method of 004. Deviation: the
-    released code computes contexts from the client's embeddings of an earlier round, at first zero,
-    and the distance over whole batches.
+    information for personalized federated learning, ICCV 2023. A method of the PM-MoE paper.
+    Deviation: the released code computes contexts from the client's embeddings of an earlier round,
+    at first zero, and the distance over whole batches.
 
     >>> from fedrun import Experiment, simulate, tiny
     >>> *_, last = simulate(Experiment(tiny.task, GPFL(), rounds=2, cohort=6))
@@ -617,9 +619,9 @@ class DBE(SplitModel):
         epochs, batch_size, server, steps: as in ``FedAvg``.
 
     Reference: Zhang et al., Eliminating domain bias for federated learning in representation space,
-    NeurIPS 2023 (kappa 50, for news 0.1, as in 004; PFLlib's default is kappa 0). A method of 004.
-    Deviation: v_j has the clients' learning rate, and m_j is not a running mean over batches (the
-    paper's mu is 1, as in 004).
+    NeurIPS 2023 (kappa 50, for news 0.1, as in PM-MoE; PFLlib's default is kappa 0). A method of
+    the PM-MoE paper. Deviation: v_j has the clients' learning rate, and m_j is not a running mean
+    over batches (the paper's mu is 1, as in PM-MoE).
 
     >>> from fedrun import Experiment, simulate, tiny
     >>> *_, last = simulate(Experiment(tiny.task, DBE(kappa=1.0), rounds=2, cohort=6))

@@ -138,10 +138,11 @@ def evaluate_global(
     """Return the accuracy for a new client, on all test examples.
 
     The ``new_client_output`` of the participating clients is averaged with weights p(s) = N_s / N,
-    or p(s|x) if they return log p(x|s) (000, App. F), and ``combine_clients`` turns the average
-    into a prediction. Without local parameters this evaluates the global model; with FedMix, the
-    mixture with marginalised gates. If every client predicts with a network of its own, about
-    ``width.MOST`` equally spaced examples are evaluated. Without test examples it is nan.
+    or p(s|x) if they return log p(x|s) (Reisser et al., 2021, App. F), and ``combine_clients``
+    turns the average into a prediction. Without local parameters this evaluates the global model;
+    with FedMix, the mixture with marginalised gates. If every client predicts with a network of its
+    own, about ``width.MOST`` equally spaced examples are evaluated. Without test examples it is
+    nan.
 
     Args:
         fed: the federation.

@@ -63,7 +63,8 @@ class EarlyStop:
             Default: 10.
         min_delta: least decrease of the loss that counts as an improvement. Default: 0.
         keep: ``"best"`` returns the weights with the lowest validation loss, ``"last"`` those at
-            the time of stopping, as 001's released code does by mistake. Default: ``"best"``.
+            the time of stopping, as the released code of Listo Zec et al. (2021) does by mistake.
+            Default: ``"best"``.
 
     >>> Local(stop=EarlyStop(every=1, patience=3), epochs=50).phases()[0].stop.patience
     3

@@ -98,7 +98,7 @@ def play_round(
         chunk: the number of clients that share one program; results are equal up to rounding.
             Default: ``width.Width.program``.
         score: whether to evaluate every client of the cohort with its locally trained parameters,
-            on its validation and test examples (000, App. G). Default: False.
+            on its validation and test examples (Reisser et al., 2021, App. G). Default: False.
 
     Returns:
         The state after the round and a ``Report``.

@@ -111,7 +111,7 @@ def cohort_size(cohort: int | float, clients: int) -> int:
 
     Args:
         cohort: the number itself, or a fraction C of K clients as a float, which gives ceil(C K) as
-            in 003 (algorithm 1, line 3): 6 of 182 clients for 0.03.
+            in Isaksson et al. (2022, algorithm 1, line 3): 6 of 182 clients for 0.03.
         clients: the number K of clients.
 
     Raises:

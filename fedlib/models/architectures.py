@@ -78,13 +78,13 @@ class LeNet(Architecture):
             before every later one, as in IFCA's network for Rotated CIFAR-10; 0 for none.
             Default: 0.
         dropout: dropout probability of the units of hidden layers. Default: 0.
-        channel_dropout: dropout probability of the channels after the last convolution (003, Table
-            1 and its gate). Default: 0.
-        output: "softmax" reproduces a mistake of 001's released code, which uses p in place of
-            log p, so that the loss is -p(y). Only ``FedAvg``, ``Local``, ``Mixture`` and ``IFCA``
-            read this. Default: "log-softmax".
+        channel_dropout: dropout probability of the channels after the last convolution, as for
+            the gate in Table 1 of Isaksson et al. (2022). Default: 0.
+        output: "softmax" reproduces a mistake in the released code of Listo Zec et al. (2021),
+            which uses p in place of log p, so that the loss is -p(y). Only ``FedAvg``, ``Local``,
+            ``Mixture`` and ``IFCA`` read this. Default: "log-softmax".
         dropout_in: whether ``dropout`` is applied to "every" hidden layer or only to the "first"
-            (001's released code). Default: "every".
+            (the released code of Listo Zec et al., 2021). Default: "every".
 
     Reference: LeCun et al., Gradient-based learning applied to document recognition, 1998.
 
@@ -126,7 +126,7 @@ class LeNet(Architecture):
 
 
 def fedmix_lenet5(width: int = 32) -> LeNet:
-    """Return the LeNet-5 of the FedMix paper (000, sec. 4.1): two 5x5 convolutions and FC 512.
+    """Return the LeNet-5 of Reisser et al. (2021, sec. 4.1): two 5x5 convolutions and FC 512.
 
     The paper gives only the widths of its wide FedAvg variants, 61 channels for two experts and
     113 for four. ``width=32`` is the simplest LeNet for which these are the nearest integers:
@@ -180,8 +180,9 @@ INITS: dict[str, Callable[[Tensor], Tensor]] = {
 class GateNet(Architecture):
     """The hidden layers of a dense gate network.
 
-    The defaults are those of 004 (four layers with the output, LeakyReLU and orthogonal weights);
-    its released code also has dropout and a ReLU after the first layer.
+    The defaults are those of Feng et al. (PM-MoE, 2025): four layers with the output,
+    LeakyReLU and orthogonal weights; their released code also has dropout and a ReLU after the
+    first layer.
 
     Args:
         hidden: widths of the hidden layers. Default: (128, 256, 128).
@@ -311,8 +312,8 @@ class ResNet(Architecture):
     """The residual network for small images, with GroupNorm instead of BatchNorm.
 
     A stage consists of basic blocks with two 3x3 convolutions; the first block of every later stage
-    halves the resolution, with a 1x1 convolution in the shortcut (000, A02). The defaults are
-    ResNet-20: 278,324 parameters with 100 classes.
+    halves the resolution, with a 1x1 convolution in the shortcut. The defaults are ResNet-20:
+    278,324 parameters with 100 classes.
 
     Args:
         blocks: number of blocks per stage. Default: 3.
@@ -431,9 +432,9 @@ def params_of(layers: Mapping[str, nn.Module]) -> Params:
 def auto_encoder(inputs: int, hidden: tuple[int, ...], latent: int, seed: int) -> Params:
     """Return freshly initialised parameters of a dense variational auto-encoder.
 
-    With 784 inputs, hidden (512, 256) and latent 32, it has 549,696 + 542,224 parameters (000, App.
-    F). Names are ``encoder.<layer>.weight`` ``[out, in]`` and so on. Initialisation is PyTorch's
-    default.
+    With 784 inputs, hidden (512, 256) and latent 32, it has 549,696 + 542,224 parameters
+    (Reisser et al., 2021, App. F). Names are ``encoder.<layer>.weight`` ``[out, in]`` and so on.
+    Initialisation is PyTorch's default.
 
     Args:
         inputs: number of inputs, which are in [0, 1].

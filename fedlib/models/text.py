@@ -15,7 +15,7 @@ DIRECTIONS = ("", "_reverse")
 
 @value
 class BiLSTM(Architecture):
-    """An embedding and a bidirectional LSTM, whose two last states are the features (001, sec. 4).
+    """An embedding and a bidirectional LSTM, whose two last states are the features.
 
     Padding is read like any token, as in the released code. The default sizes have 1,085,708
     parameters with 4 classes.
@@ -47,7 +47,7 @@ class BiLSTM(Architecture):
 
 @value
 class FastText(Architecture):
-    """The mean embedding of all tokens, padding included, and a linear layer (004; PFLlib).
+    """The mean embedding of all tokens, padding included, and a linear layer (PFLlib).
 
     The default sizes have 3,157,508 parameters with 4 classes.
 

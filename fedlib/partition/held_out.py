@@ -51,7 +51,8 @@ class MatchedHoldout:
             then is as large as whole groups allow and not stratified, and test examples of groups
             that the training split has are not used. Default: None.
 
-    Reference: 001 (docs/READINGS.md, A04).
+    Reference: Listo Zec et al., 2021. Reisser et al., 2021, do not describe the test data of
+    clients; here they are the same.
 
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", IID(clients=4, size=50), MLP((8,)), held)
@@ -114,7 +115,8 @@ class LocalHoldout:
     Of a client's n examples, max(1, floor((1 - test) n)) remain after its test examples, and the
     same rule with ``validation`` then leaves its training examples. Every client has training
     examples; a client with very few may lack the others. With ``ClassDirichlet`` test examples are
-    drawn as in PFLlib; the setting of 004 is ``LocalHoldout(test=0.25, merge=True)``.
+    drawn as in PFLlib; that of Feng et al. (2025) is
+    ``LocalHoldout(test=0.25, merge=True)``.
 
     Args:
         test: fraction of the examples for tests, in [0, 1). With 0 there are none, and metrics of
@@ -355,7 +357,8 @@ class OptOut:
     The draws are nested: a client that opts out at one fraction also does at every larger fraction.
 
     Args:
-        clients: fraction of the clients that opt out (q in 001), in [0, 1]. Default: 0.9.
+        clients: fraction of the clients that opt out (q in Listo Zec et al., 2021), in [0, 1].
+            Default: 0.9.
         share: fraction of each class that such a client excludes, in [0, 1]. With 1 it does not
             take part at all. Default: 1.
 

@@ -202,7 +202,8 @@ class Rotated(SideInformation):
             examples an angle drawn from that. None for one angle per client, in equal blocks of
             consecutive clients. Default: 1.
 
-    Reference: 000, Rotated MNIST (alpha 1); IFCA and 003, Rotated CIFAR-10 (None).
+    Reference: Reisser et al., Federated mixture of experts, 2021, Rotated MNIST (alpha 1); Ghosh et
+    al. (IFCA), 2020, and Isaksson et al., 2022, Rotated CIFAR-10 (None).
 
     >>> halves = Rotated(Dirichlet(clients=6, alpha=1.0, size=20), angles=(0.0, 180.0), alpha=None)
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
@@ -243,7 +244,7 @@ class LabelPermuted(SideInformation):
         permutations: the number of different permutations, the identity among them; each client
             draws one of them. Default: 4.
 
-    Reference: 000, label permutations.
+    Reference: Reisser et al., Federated mixture of experts, 2021, label permutations.
 
     >>> LabelPermuted(IID(clients=6, size=20), permutations=2).kinds()
     {'permutation': 2}
@@ -298,7 +299,7 @@ class RepeatedPartition(PartitionerWrapper):
         of: the repeated partitioner.
         times: the number of repetitions. Default: 2.
 
-    Reference: IFCA (Ghosh et al., 2020), sec. 6; 003, Rotated CIFAR-10.
+    Reference: IFCA (Ghosh et al., 2020), sec. 6; Isaksson et al., 2022, Rotated CIFAR-10.
     """
 
     times: PositiveInt = 2

@@ -170,7 +170,7 @@ class MajorityClasses(Partitioner):
         pairs: "distinct" draws two different classes for each client; "disjoint" uses every class
             for at most one client, as the released code does without overlap. Default: "distinct".
 
-    Reference: 001, 002 and 003.
+    Reference: Listo Zec et al., 2020 and 2021; Isaksson et al., 2022.
 
     >>> held = MatchedHoldout(pool=200, validation=20, test=30)
     >>> task = Task("digits", MajorityClasses(clients=5, size=40, p=1.0), MLP((8,)), held)
@@ -230,7 +230,7 @@ class Pachinko(Partitioner):
         coarse: the column with the coarse labels. Default: "coarse_label".
 
     Reference: Reddi et al., Adaptive federated optimization, ICLR 2021, arXiv:2003.00295, app. F;
-    CIFAR-100 in 000.
+    CIFAR-100 in Reisser et al., 2021.
 
     >>> Pachinko(clients=100, size=500, root_alpha=0.1).coarse
     'coarse_label'
@@ -331,8 +331,8 @@ class ClassDirichlet(Partitioner):
         seed: the seed of the partition, whatever the seed of the run; None for the latter. Default:
             1, as in PFLlib.
 
-    Reference: 004, sec. 5.1 (its S = 20 is ``shared=0.2``); PFLlib, whose "dir" is equal draw for
-    draw with ``shared=0``.
+    Reference: Feng et al., PM-MoE, 2025, sec. 5.1 (its S = 20 is ``shared=0.2``); PFLlib, whose
+    "dir" is equal draw for draw with ``shared=0``.
 
     >>> own = LocalHoldout(test=0.25, merge=True)
     >>> task = Task("digits", ClassDirichlet(clients=5, alpha=0.5), MLP((8,)), own)

@@ -1,9 +1,9 @@
-"""Label shares p(y|s) of clients, reconstructed from the messages of a round (000, App. C).
+"""Label shares p(y|s) of clients, reconstructed from the messages of a round.
 
-The attack on FedMix's phi is not in 000. The gradient of row phi[c] depends on examples of label c
-only, so that the nonzero rows of a message reveal the labels of its client. For one full-batch step
-of SGD, eq. 6 gives, with a_ck the mean of log p(y|x, z=k) p(z=k|x, s) over the client's examples of
-label c,
+The attacks are those of Reisser et al. (2021, App. C), but for that on FedMix's phi. The gradient
+of row phi[c] depends on examples of label c only, so that the nonzero rows of a message reveal the
+labels of its client. For one full-batch step of SGD, eq. 6 gives, with a_ck the mean of
+log p(y|x, z=k) p(z=k|x, s) over the client's examples of label c,
 
     before - after = - rate p(c|s) q(k|c) ( a_ck - sum_j q(j|c) a_cj ),
 
@@ -116,8 +116,8 @@ def from_step(difference: Floats, rate: float) -> Floats:
         p(y|s) = 1 / C - difference / rate
 
     The gradient of the cross-entropy is the mean softmax output minus p(y|s). The equation is exact
-    if the outputs are uniform, as those of a new model (eq. 15, sign corrected: docs/READINGS.md,
-    A13).
+    if the outputs are uniform, as those of a new model (eq. 15, with its sign
+    corrected).
 
     Args:
         difference: bias before - after, ``[..., classes]``.

@@ -1,7 +1,8 @@
-"""Labels of clients, reconstructed from the private parts that PM-MoE sends to all clients (004).
+"""Labels of clients, reconstructed from the private parts that PM-MoE sends to all clients.
 
-This attack is not in 004, which says that parameters reveal nothing private (A.4). All clients
-start with the same head W_0, b_0. A step of SGD on the cross-entropy changes the row of label c by
+This attack is not in Feng et al. (PM-MoE, 2025), who say that parameters reveal nothing private
+(A.4). All clients start with the same head W_0, b_0. A step of SGD on the cross-entropy changes the
+row of label c by
 
     - eta mean_i (p(c|x_i) - [y_i = c]) (h_i, 1)
 
@@ -44,7 +45,8 @@ class PartsAudit(PMMoE):
             1e4.
         others: as in ``PMMoE``.
 
-    Reference: the attack is new; 004, algorithm 1, line 2 sends private parts to all clients.
+    Reference: the attack is new; Feng et al., PM-MoE, 2025, algorithm 1, line 2, send private parts
+    to all clients.
     """
 
     own_expert_bias: float = 1e4

@@ -53,6 +53,12 @@ def test_what_is_offered_is_explained(name):
     assert not [n for n in (*fields, *given) if not re.search(rf"\b{n}\b", text)]
 
 
+def test_papers_have_their_names_and_not_the_numbers_of_tasks_and_readings():
+    code = [p for room in ROOMS for p in (paths.ROOT / room.__name__).rglob("*.py")]
+    number = re.compile(r"(?<![\w,.-])(A\d\d|00[0-4])\b")
+    assert [(p.name, n) for p in code for n in number.findall(p.read_text("utf-8"))] == []
+
+
 @pytest.mark.parametrize("name", sorted(OFFERED.keys() - {"PINNED"}))
 def test_help_of_what_is_offered_has_an_example_that_runs_as_it_stands(name, places):
     """A stranger who copied one met names that no public module had."""
