@@ -161,6 +161,7 @@ bench: $(ENV)  ## measure speed and memory against a plain loop and the bare ari
 	$(PY) -m benchmarks.card
 
 gpu: $(ENV)  ## on a GPU: measure speed, distance from a CPU's numbers, and what the papers' scale costs
+	$(PY) -m benchmarks.graphs $(call option,DEVICE,device)
 	$(PY) -m benchmarks.gpu $(call option,DEVICE,device) $(call option,JOBS,jobs)
 
 determinism: $(ENV)  ## measure which runs have the same bits, and how far apart the others are

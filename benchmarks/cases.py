@@ -202,7 +202,7 @@ def _mapped(images: np.ndarray) -> Tensor:
 
 def one_core(case: Case, fed: Federation) -> Round:
     """Return the engine's round."""
-    state, played = _begun(case.algorithm, fed), 0
+    state, played = begun(case.algorithm, fed), 0
 
     def play() -> None:
         nonlocal state, played
@@ -228,7 +228,7 @@ def on_two_cores(case: Case, fed: Federation) -> Round:
     return both
 
 
-def _begun(algorithm: FedAvg, fed: Federation) -> State:
+def begun(algorithm: FedAvg, fed: Federation) -> State:
     """Return the first state; with pruning the one in which every class has one expert."""
     before = algorithm.of if isinstance(algorithm, PMMoE) else FedAvg()
     staged = isinstance(algorithm, PMMoE | Mixture)

@@ -232,10 +232,11 @@ class ClientData:
         starts, sizes = (t[rows, None, None] for t in self.offsets)
         picked = starts + within, sizes > 0
         examples = _taken(self.indices, *picked)
-        real = np.arange(positions.shape[2]) < counts[..., None]
+        each = torch.arange(positions.shape[2], device=rows.device)
+        real = each < torch.as_tensor(counts, device=rows.device)[..., None]
         held = {
             "y": self.y[examples],
-            "weight": torch.as_tensor(real, device=rows.device).to(torch.float32),
+            "weight": real.to(torch.float32),
             **{name: _taken(column, *picked) for name, column in self.side.items()},
         }
         columns = {**precomputed.extra, **precomputed.replace}

@@ -176,6 +176,11 @@ class Optimizer:
         more = self.momentum or self.weight_decay or self.clip or self.schedule or self.options
         return self.name == "sgd" and not more
 
+    @property
+    def is_functional(self) -> bool:
+        """Whether a function of torch takes its steps, from a state that begins at zero."""
+        return self.name in _CLASSES and not self.options
+
     def at(self, round: int) -> Optimizer:
         """Return the optimiser with the learning rates of a round, without a schedule."""
         if self.schedule is None:
@@ -194,7 +199,7 @@ class Optimizer:
             fused: whether to use torch's fused implementation, if there is one. Default: False.
             memory: the optimiser's state, as ``Stepper.memory`` returned it. Default: none.
         """
-        if self.name in _CLASSES and not self.options:
+        if self.is_functional:
             return Stepper(self, params, fused or None, memory or {})
         return TorchStepper(self, params, None, memory or {})
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")  # exists on Linux only
 VARIABLE = "FEDLIB_PIN"
+GRAPHS = "FEDLIB_GRAPHS"
 SHARED = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}
 """The environment variables of torch, oneDNN and MKL, and the values that pin them."""
 _BRANCH, _OFF = 1, 1  # constants of MKL: query the branch; no branch is set
@@ -51,6 +52,11 @@ def free() -> dict[str, str]:
     """Return an environment for a process in which torch is not pinned."""
     kept = {name: value for name, value in os.environ.items() if name not in SHARED}
     return {**kept, VARIABLE: "0"}
+
+
+def captures_graphs() -> bool:
+    """Return whether FEDLIB_GRAPHS=1 asks for training steps as CUDA graphs."""
+    return os.environ.get(GRAPHS) == "1"
 
 
 def _taken() -> bool:

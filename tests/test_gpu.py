@@ -1,13 +1,17 @@
 """`make gpu`: its measurements, tried on a CPU, and its report, which its tables make."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch  # noqa: F401  # a condition asks it
 
 from benchmarks import __main__ as benchmarks_main
-from benchmarks import gpu
+from benchmarks import gpu, graphs
+from benchmarks.cases import CASES
 from benchmarks.determinism.subjects import subjects
+from fedlib import processor
 from papers.registry import REGISTRY, hours_of
 
 
@@ -67,3 +71,25 @@ def test_hours_of_a_part_fill_what_was_not_timed():
     costs = pd.DataFrame({"runs": [2, 4], "seconds": [7200.0, np.nan], "jobs": [2, 2]})
     assert hours_of(costs) == 6.0
     assert {*REGISTRY.gpu_hours} == {*gpu.PARTS}
+
+
+def test_both_ways_of_a_step_are_measured_once_and_told(monkeypatch, tmp_path, capsys):
+    """On a CPU both train kernel by kernel: no distance, and what is in the table stays."""
+    monkeypatch.setattr(graphs.report, "folder", lambda keep: tmp_path)
+    monkeypatch.setattr(graphs.fresh, "call", lambda act, *args: act(*args))
+    small = replace(CASES["F"], clients=4, size=20, cohort=2)
+    monkeypatch.setattr(graphs, "cases", lambda: {"F": small})
+    monkeypatch.setenv(processor.GRAPHS, "0")
+    for _ in range(2):
+        graphs.main(["--device", "cpu", "--rounds", "1"])
+    table = pd.read_csv(tmp_path / "gpu" / "graphs.csv")
+    assert table["way"].tolist() == [*graphs.WAYS]
+    assert table["distance"].tolist() == [0, 0]
+    said = capsys.readouterr().out
+    assert said.count("is in") == 1
+    assert said.count(small.title) == 2
+
+
+def test_every_case_of_graphs_has_an_algorithm_that_a_graph_may_train():
+    for name, case in graphs.cases().items():
+        assert all(p.optimizer.is_functional for p in case.algorithm.phases()), name

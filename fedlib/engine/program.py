@@ -124,7 +124,7 @@ class Program:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
         params, context = self._parts
         losses, moved = self._losses({**params, **self._now()}, context, self._of_one(batch))
-        self._statistics = moved
+        self._put(moved)
         loss = losses if self._alone else losses.sum()
         if self.optimizer is None:
             self.optimizer = self._first_gradient(loss)
@@ -142,10 +142,20 @@ class Program:
         if self._after is None:
             return
         params, context = self._parts
-        found = self._after({**params, **self._now()}, context, self._of_one(batch))
-        for name, t in found.items():
+        self._put(self._after({**params, **self._now()}, context, self._of_one(batch)))
+
+    def restart(self, params: Params) -> None:
+        """Begin anew from other parameters ``[clients, ...]``, at the same addresses."""
+        self._put(self._bare({n: params[n] for n in (*self._trained, *self._statistics)}))
+        for t in self.optimizer.memory.values() if self.optimizer else ():
+            t.zero_()
+
+    @torch.no_grad()
+    def _put(self, values: Params) -> None:
+        """Copy new values into trained parameters and running statistics."""
+        for name, t in values.items():
             if name in self._statistics:
-                self._statistics[name] = t
+                self._statistics[name].copy_(t)
             else:
                 self._trained[name].copy_(t.mT if name in self._turned else t)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedlib.engine.batches import Plan, precompute
+from fedlib.engine.captured import captured
 from fedlib.engine.early_stopping import EarlyStopper
 from fedlib.engine.evaluate import nll
 from fedlib.engine.program import Program, one_client
@@ -113,21 +114,47 @@ def train_together(
         moving: names of the trained parameters.
     """
 
-    def of_client(method: Callable[..., Any]) -> Callable[..., Any]:
-        return one_client(method, cohort.fed.net, cohort.common)
-
     _, round, _ = plan.where
-    loss = of_client(getattr(algorithm, phase.loss))
-    recorded = _recorded(algorithm, loss, cohort, moving)
-    project = of_client(getattr(algorithm, phase.project)) if phase.project else None
-    optimizer = phase.optimizer.at(round)
-    program = Program(recorded, optimizer, moving, cohort.params, cohort.context, project)
-    monitored = loss if phase.monitor == "loss" else of_client(partial(nll, algorithm))
-    keeper = EarlyStopper(cohort, phase, plan, monitored, program)
+    phase = replace(phase, optimizer=phase.optimizer.at(round))
+    make = partial(program_of, algorithm, phase, moving)
+    take, noise = partial(steps_of, algorithm, phase), _noise_of(cohort.fed, phase)
+    graph = captured(algorithm, cohort, phase, plan, noise, make, take)
+    program = make(cohort) if graph is None else graph.program
+    steps = take(program, cohort, plan) if graph is None else graph.steps(plan)
+    named = getattr(algorithm, phase.loss)
+    monitored = named if phase.monitor == "loss" else partial(nll, algorithm)
+    keeper = EarlyStopper(cohort, phase, plan, _of_client(monitored, cohort), program)
     losses = []
+    for t, loss in enumerate(steps):
+        losses.append(loss)
+        if keeper.after_step(t):
+            break
+    ends = {n: keeper.kept.get(n, t) for n, t in program.moving.items()}
+    if graph is not None:  # its buffers are those of the next round, too
+        ends = {n: t.clone() for n, t in ends.items()}
+    return ends, _mean_loss(losses, plan, cohort.fed)
+
+
+def program_of(
+    algorithm: Algorithm, phase: Phase, moving: tuple[str, ...], cohort: Cohort
+) -> Program:
+    """Return the program that trains some parameters of a cohort."""
+    loss = _recorded(algorithm, _of_client(getattr(algorithm, phase.loss), cohort), cohort, moving)
+    project = _of_client(getattr(algorithm, phase.project), cohort) if phase.project else None
+    return Program(loss, phase.optimizer, moving, cohort.params, cohort.context, project)
+
+
+def _of_client(method: Callable[..., Any], cohort: Cohort) -> Callable[..., Any]:
+    return one_client(method, cohort.fed.net, cohort.common)
+
+
+def steps_of(
+    algorithm: Algorithm, phase: Phase, program: Program, cohort: Cohort, plan: Plan
+) -> Iterator[Tensor]:
+    """Take the steps of a plan; yield the losses before each, ``[clients]``."""
     for t, batch in enumerate(batches(cohort, phase, plan)):
         try:
-            losses.append(program.step(batch))
+            losses = program.step(batch)
         except Exception as error:
             who, what = cohort.fed.called(plan.ids), f"{type(algorithm).__name__}.{phase.loss}"
             error.add_note(f"in {what} of client {who}, step {t}")
@@ -135,10 +162,7 @@ def train_together(
         for _ in range(1, phase.steps_per_batch):
             program.step(batch)
         program.settle(batch)
-        if keeper.after_step(t):
-            break
-    ends = {n: keeper.kept.get(n, t) for n, t in program.moving.items()}
-    return ends, _mean_loss(losses, plan, cohort.fed)
+        yield losses
 
 
 def _recorded(
@@ -172,21 +196,26 @@ def batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Batch]:
 
     On a CPU the width is that of the largest batch of the step; on a GPU all steps have one shape.
     """
-    fed, clients = cohort.fed, cohort.clients
-    widths = plan.counts.max(0, initial=0)
-    if clients.is_cuda:
-        widths = np.full_like(widths, plan.positions.shape[2])
-    named = {n: numbers_of(fed.net, k) for n, k in phase.random_inputs}
-    numbers = fed.train.noise_taken + sum(named.values()) + fed.net.noise
+    fed, (_, steps, wide) = cohort.fed, plan.positions.shape
+    fixed = cohort.clients.is_cuda
+    widths = np.full(steps, wide) if fixed else plan.counts.max(0, initial=0)
+    numbers = _noise_of(fed, phase)
     drawn = plan.noise(numbers) if numbers else None
     seen = fed.train.batches(
-        clients, plan.positions, plan.counts, widths, drawn, cohort.precomputed
+        cohort.clients, plan.positions, plan.counts, widths, drawn, cohort.precomputed
     )
+    named = {n: numbers_of(fed.net, k) for n, k in phase.random_inputs}
     for batch in seen:
         if batch.noise is not None:
             parts = batch.noise.split([*named.values(), fed.net.noise], -1)
             batch.random = dict(zip(named, parts, strict=False))
         yield batch
+
+
+def _noise_of(fed: Federation, phase: Phase) -> int:
+    """Return how many random numbers a step of a phase needs for each example."""
+    named = sum(numbers_of(fed.net, k) for _, k in phase.random_inputs)
+    return fed.train.noise_taken + named + fed.net.noise
 
 
 def _mean_loss(losses: list[Tensor], plan: Plan, fed: Federation) -> Tensor:
