@@ -16,7 +16,7 @@ from companion.theme import theme
 
 ROUNDS = "communication round"
 BEGINNING = 0.15  # of the rounds: the steep rise, which would squeeze what follows
-FEW = 6  # places on a logarithmic axis that are all marked
+FEW = 6  # places on an axis that are all marked
 LETTER, SLOPE = 0.035, 45  # of such a mark: a letter's part of the field, and degrees
 
 
@@ -220,8 +220,7 @@ def gaps(
             title=f"{name}, {style.seeds_of(pd.concat(drawn))}", xscale="log" if log else "linear"
         )
         if len(places) <= FEW:
-            ax.set_xticks(places, [f"{place:g}" for place in places])
-            ax.minorticks_off()
+            _mark_each(ax, places, log)
         return pd.concat(drawn)
 
     return fields(panels, draw, (3.2, 2.9), **{"ylabel": "difference (points)"} | labels)
@@ -236,18 +235,20 @@ def minus(numbers: pd.DataFrame, method: str, other: str, x: str) -> pd.DataFram
 
 
 def _tick(ax: Axes, places: list[float], log: bool) -> None:
-    """Mark a few places on a logarithmic axis of x each, and whole numbers by whole numbers.
-
-    Names are sloping where they would run into each other.
-    """
+    """Mark a few places on a logarithmic axis of x each, and whole numbers by whole numbers."""
     if log and len(places) <= FEW:
-        names = [f"{place:g}" for place in places]
-        apart = np.diff(np.log(places)) / np.log(places[-1] / places[0])
-        crowded = apart.min(initial=1) < LETTER * max(map(len, names))
-        ax.set_xticks(places, names, rotation=SLOPE if crowded else 0)
-        ax.minorticks_off()
+        _mark_each(ax, places, log)
     elif all(float(place).is_integer() for place in places):
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _mark_each(ax: Axes, places: Sequence[float], log: bool) -> None:
+    """Mark each place on the axis of x; names slope where they would run into each other."""
+    names, at = [f"{place:g}" for place in places], np.log(places) if log else places
+    apart = np.diff(at) / (np.ptp(at) or 1)
+    crowded = apart.min(initial=1) < LETTER * max(map(len, names))
+    ax.set_xticks(places, names, rotation=SLOPE if crowded else 0)
+    ax.minorticks_off()
 
 
 def cumulative(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:

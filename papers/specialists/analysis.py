@@ -8,7 +8,7 @@ from companion import frames
 from companion.panels import Panel
 from companion.trained import of
 from papers.published import published
-from papers.scaled import FEDAVG, LOCAL, MAJORITY
+from papers.scaled import FEDAVG
 
 GLOBAL, OWN, HELD = METRICS = ("balanced_accuracy", "test_accuracy", "validation_accuracy")
 LOSSES = {"training": "train_loss", "validation": "validation_nll"}
@@ -195,31 +195,6 @@ def of_figure(table: pd.DataFrame) -> list[float]:
     return [*qs[:1], *qs[1:][-2:]]
 
 
-def over_q(table: pd.DataFrame, p: float, metric: str) -> pd.DataFrame:
-    """Return scores at p by q, *Local*'s at every q and at q = 1; on own tests with the floor.
-
-    Where everybody opts out there is no federation to mix in, and what is left is training alone.
-    """
-    rows = table[(table["p"] == p) & (table["metric"] == metric)]
-    alone, qs = rows[rows["method"] == LOCAL], sorted(table["q"].dropna().unique())
-    everywhere = [alone.assign(q=q) for q in (*qs, 1.0)]
-    floor = rows[rows["method"].eq(MAJORITY) & (metric == OWN)]
-    return pd.concat([rows.dropna(subset="q"), *everywhere, floor], ignore_index=True)
-
-
-def differences(table: pd.DataFrame, method: str, other: str) -> pd.DataFrame:
-    """Return by how much a method's scores differ from another's over p, on the same seeds.
-
-    Columns row ("p = 0.2"), group, mean, low and high, of the 95% interval, and seeds.
-    """
-    rows = table[table["method"].isin([method, other])]
-    wide = rows.pivot_table("value", ["p", "seed"], "method").reindex(columns=[method, other])
-    gaps = (wide[method] - wide[other]).dropna().rename("value").reset_index()
-    drawn = frames.bands(gaps, by=("p",))
-    named = drawn.assign(row=drawn["p"].map("p = {:g}".format), group="mean, 95% interval")
-    return named[["row", "group", "mean", "low", "high", "seeds"]]
-
-
 def ledger(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what clients sent to the federation by q: those who take part and those who opted out.
 
@@ -230,14 +205,14 @@ def ledger(frame: pd.DataFrame) -> pd.DataFrame:
     sent = ours[ours["metric"] == "client_bytes_up"].join(inside.rename("in"), on=[*run, "client"])
     cohorts = sent.groupby([*run, "round"]).size().groupby(run)
     sides = (sent[sent["in"].eq(side)].groupby(run)["value"].sum() for side in (True, False))
-    former, latter = (side / 1e6 for side in sides)
+    taking_part, opted_out = (side / 1e6 for side in sides)
     columns = {
-        "clients that take part": inside.groupby(run).sum(),
-        "clients that opted out": (~inside).groupby(run).sum(),
+        "participating clients": inside.groupby(run).sum(),
+        "opted-out clients": (~inside).groupby(run).sum(),
         "smallest cohort": cohorts.min(),
         "largest cohort": cohorts.max(),
-        "MB sent by the former": former,
-        "MB sent by the latter": latter,
+        "MB sent (participating)": taking_part,
+        "MB sent (opted out)": opted_out,
     }
     table = pd.DataFrame(columns).dropna(subset="smallest cohort")
     return table.fillna(0.0).groupby("q").mean()

@@ -163,13 +163,6 @@ def test_measured_stands_beside_published():
     assert table.loc[("local test", 0.25), LOCAL] == "0.501 ± 0.002 (3)"
 
 
-def test_differences_are_taken_on_the_same_seed_and_p():
-    table = table_of({(MIXTURE, HELD): 0.5, (LOCAL, HELD): 0.4})
-    table.loc[table["p"].eq(1.0) & table["method"].eq(MIXTURE), "value"] -= 0.2
-    gaps = analysis.differences(table, MIXTURE, LOCAL).set_index("row")
-    assert gaps["mean"].to_dict() == {"p = 0.2": pytest.approx(0.1), "p = 1": pytest.approx(-0.1)}
-
-
 def test_ratios_are_taken_on_the_same_seed_and_value():
     table = table_of({(FEDAVG, GLOBAL): 0.4, (MIXTURE, GLOBAL): 0.2}, seeds=2)
     table.loc[table["p"] == 1.0, "value"] *= 2
@@ -221,9 +214,9 @@ def test_the_ledger_tells_who_sent():
     table = analysis.ledger(here)
     row = table.loc[0.5]
     assert list(table.index) == [0.5], "what was not logged is not told"
-    assert row["clients that take part"] == 2 == row["clients that opted out"]
+    assert row["participating clients"] == 2 == row["opted-out clients"]
     assert row["smallest cohort"] == 2 == row["largest cohort"]
-    assert row["MB sent by the former"] == 12 and row["MB sent by the latter"] == 0
+    assert row["MB sent (participating)"] == 12 and row["MB sent (opted out)"] == 0
 
 
 def test_experts_of_other_architectures_are_judged():
@@ -254,16 +247,9 @@ def test_who_cannot_opt_out_counts_at_every_fraction():
     assert here["p"].tolist() == [0.2, 0.2]  # a p that nothing is compared at does not count
 
 
-def test_training_alone_is_all_there_is_where_everybody_opts_out():
-    qs = (0.0, 0.5, 0.75, 0.9, 0.95)
-    parts = [table_of({(MIXTURE, OWN): 0.6 - q / 10, (MIXTURE, GLOBAL): 0.9}, q=q) for q in qs]
-    table = pd.concat([*parts, table_of({(LOCAL, OWN): 0.5}, q=np.nan)], ignore_index=True)
-    drawn = analysis.over_q(table, 0.2, OWN).groupby(["method", "q"])["value"].mean()
-    assert drawn[LOCAL].to_dict() == pytest.approx(dict.fromkeys((*qs, 1.0), 0.501))
-    assert drawn[MIXTURE].to_dict() == pytest.approx({q: 0.601 - q / 10 for q in qs})
-    assert analysis.of_figure(table) == [0.0, 0.9, 0.95]
-    for some in ([0.0, 0.75], [0.0]):
-        assert analysis.of_figure(table[table["q"].isin(some)]) == some
+def test_a_figure_of_opting_out_has_nobody_and_the_two_largest_fractions():
+    for qs, shown in (([0.0, 0.5, 0.75, 0.9, 0.95], [0.0, 0.9, 0.95]), ([0.0, 0.75], [0.0, 0.75])):
+        assert analysis.of_figure(pd.DataFrame({"q": [*qs, np.nan]})) == shown
 
 
 # Whether the check of opting out finds what a server would see of it.
