@@ -19,7 +19,8 @@ from scipy.optimize import linear_sum_assignment
 
 from companion import frames, plotting
 from companion.frames import ByMethod, final
-from companion.plotting.style import INTERVAL, real_first
+from companion.panels import Panel
+from companion.plotting.style import INTERVAL, Drawn, real_first
 from fedlib import data as datasets
 from fedlib.algorithms import FedAvg, FedMix, Private
 from fedlib.engine.selection import Selection
@@ -255,6 +256,47 @@ def ahead_of_best(frame: pd.DataFrame) -> pd.DataFrame:
     others = course[course["method"] != names.FEDAVG].join(best.rename("best"), on="seed")
     others = others.assign(value=others["value"] - others["best"]).dropna(subset="value")
     return others[[*RUN, "round", "gigabytes", "value"]].reset_index(drop=True)
+
+
+def at_equal_traffic(frame: pd.DataFrame) -> ByMethod:
+    """Return FedAvg's last accuracy, and the others' when they had sent as much as it did in all.
+
+    A run that has sent less is left out.
+    """
+    course = frames.against_traffic(frame, "test_accuracy")
+    ends = course[course["method"] == names.FEDAVG].groupby("seed").last()
+    budget = frames.by_seed(ends, "gigabytes")
+    return ByMethod(frames.at_traffic(course, budget) | {names.FEDAVG: frames.by_seed(ends)})
+
+
+def fig_4(shown: Sequence[Panel], *methods: str) -> Drawn:
+    """Draw Fig. 4, mean client accuracy over rounds and over what was sent; of ``methods``, or all.
+
+    One panel's two fields stand side by side, those of several in two rows. The headings are the
+    differences of FedMix and FedAvg at equal rounds, and at what FedAvg sends in all of its rounds,
+    which is marked.
+    """
+    shown = [p.only(methods) if methods else p for p in shown]
+    courses = {p.name: frames.against_traffic(p.frame, "test_accuracy") for p in shown}
+    same = {p.name: frames.rows_of(at_equal_traffic(p.frame)) for p in shown}
+    told = plotting.findings(courses, names.FEDMIX, names.FEDAVG, start="At equal rounds, ")
+    start = "\nAt FedAvg's total traffic, "
+    told += plotting.findings(same, names.FEDMIX, names.FEDAVG, "", start=start)
+    left = ["mean client test accuracy", *[""] * (len(shown) - 1)]
+
+    def field(name: Any, ylabel: str, x: str) -> plotting.Cell:
+        course = courses[name]
+        sent = course.loc[course["method"] == names.FEDAVG, "gigabytes"].max()
+        mark = sent if x == "gigabytes" and pd.notna(sent) else None
+        return plotting.Cell(name, course, x, ylabel, mark=mark, called="FedAvg's total traffic")
+
+    rows = [
+        [field(name, label, x) for name, label in zip(courses, left, strict=True)]
+        for x in ("round", "gigabytes")
+    ]
+    if len(shown) == 1:
+        rows = [[*rows[0], rows[1][0]._replace(ylabel="")]]
+    return plotting.grid(rows, heading=told)
 
 
 def expected_traffic(experiment: Experiment) -> tuple[int, int, int]:

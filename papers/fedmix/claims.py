@@ -145,17 +145,6 @@ def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
     return _compared("Fig. 4", dataset, values)
 
 
-def at_equal_traffic(frame: pd.DataFrame) -> ByMethod:
-    """Return FedAvg's last accuracy, and the others' when they had sent as much as it did in all.
-
-    A run that has sent less is left out.
-    """
-    course = frames.against_traffic(frame, "test_accuracy")
-    ends = course[course["method"] == names.FEDAVG].groupby("seed").last()
-    budget = frames.by_seed(ends, "gigabytes")
-    return ByMethod(frames.at_traffic(course, budget) | {names.FEDAVG: frames.by_seed(ends)})
-
-
 def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
     """Test Fig. 13: one local epoch on little data overfits, so that accuracy falls.
 
