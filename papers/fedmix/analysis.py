@@ -277,14 +277,18 @@ def fig_4(shown: Sequence[Panel], *methods: str) -> Drawn:
     which is marked.
     """
     shown = [p.only(methods) if methods else p for p in shown]
-    courses = {p.name: frames.against_traffic(p.frame, "test_accuracy") for p in shown}
-    same = {p.name: frames.rows_of(at_equal_traffic(p.frame)) for p in shown}
+    courses: dict[str, pd.DataFrame] = {
+        p.name: frames.against_traffic(p.frame, "test_accuracy") for p in shown
+    }
+    same: dict[str, pd.DataFrame] = {
+        p.name: frames.rows_of(at_equal_traffic(p.frame)) for p in shown
+    }
     told = plotting.findings(courses, names.FEDMIX, names.FEDAVG, start="At equal rounds, ")
     start = "\nAt FedAvg's total traffic, "
     told += plotting.findings(same, names.FEDMIX, names.FEDAVG, "", start=start)
     left = ["mean client test accuracy", *[""] * (len(shown) - 1)]
 
-    def field(name: Any, ylabel: str, x: str) -> plotting.Cell:
+    def field(name: str, ylabel: str, x: str) -> plotting.Cell:
         course = courses[name]
         sent = course.loc[course["method"] == names.FEDAVG, "gigabytes"].max()
         mark = sent if x == "gigabytes" and pd.notna(sent) else None
