@@ -21,10 +21,16 @@ def tidied(model, path="", **_):
     if model["type"] == "notebook" and model["content"]:
         model["content"]["metadata"] = dict(KEPT)
         for cell in model["content"]["cells"]:
-            tags = cell["metadata"].get("tags")
+            tags, folded = cell["metadata"].get("tags"), _is_folded(cell)
             cell["metadata"] = {"tags": tags} if tags else {}
+            cell["metadata"] |= {"jupyter": {"source_hidden": True}} if folded else {}
         if path and (ROOT / path).is_file():
             _keep_outputs(model["content"]["cells"], nbformat.read(ROOT / path, as_version=4).cells)
+
+
+def _is_folded(cell):
+    """Return whether a cell's code is hidden, as that of parameters and imports is."""
+    return cell["metadata"].get("jupyter", {}).get("source_hidden", False)
 
 
 def _keep_outputs(cells, stored):
