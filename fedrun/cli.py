@@ -85,10 +85,10 @@ def main(
     except BrokenPipeError:  # `python -m fedrun runs | head` is not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print(
-            "\nfedlib: interrupted: the same command continues from what is stored", file=sys.stderr
-        )
+    except KeyboardInterrupt as stop:
+        done = str(stop).partition(";")[0]  # "the same call continues" follows
+        told = f"{done and done + '; '}the same command continues from what is stored"
+        print(f"\nfedlib: interrupted: {told}", file=sys.stderr)
         return 130
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's error, whose module depends on the version

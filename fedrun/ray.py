@@ -61,6 +61,8 @@ class Cluster(Workers):
         UnfitNode: if a machine has other code or cannot run it.
     """
 
+    stored = "the last checkpoint that they sent"
+
     def __init__(self, address: str, options: dict[str, Any], tally: SweepProgress) -> None:
         self.ray = ray = connected(address)
         device = device_for(options.get("device", "auto"), ray.cluster_resources())
@@ -90,6 +92,7 @@ class Cluster(Workers):
         return [end for job in ready if (end := self._take_back(job)) is not None]
 
     def stop(self) -> None:
+        self._read_messages()  # checkpoints of interrupted runs
         for job in self.jobs:
             self.ray.cancel(job, force=True)
         self.queue.shutdown(force=True)

@@ -89,7 +89,7 @@ def train_missing(
             try:
                 failures = _train(team, missing)
             except KeyboardInterrupt as stop:
-                done = f"{tally.ended} of {len(missing)} runs ended, others stored their last round"
+                done = f"{tally.ended} of {len(missing)} runs ended, others stored {team.stored}"
                 raise KeyboardInterrupt(f"{done}; the same call continues") from stop
         if failures:
             lines = [f"{e}\n  key {e.key}: {_in_words(x)}" for e, x in failures]

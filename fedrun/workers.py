@@ -40,6 +40,8 @@ class Workers:
         tally: receives the progress of the runs.
     """
 
+    stored = "their last round"  # what is kept of runs that Ctrl-C interrupts
+
     def __init__(self, options: dict[str, Any], tally: SweepProgress) -> None:
         self.options, self.tally = options, tally
         self._ends: list[Ended] = []

@@ -8,7 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from filelock import FileLock
@@ -17,6 +20,7 @@ from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 from fedlib import FedAvg, Local, paths, value
 from fedlib.progress import SweepProgress
 from fedrun import RunDiverged, compare, find_result, run_with_state, store
+from fedrun import ray as cluster
 from fedrun.ray import device_for
 from fedrun.results import export
 from fedrun.sweeps import SweepFailed, sweep
@@ -98,6 +102,42 @@ def test_an_interrupted_sweep_keeps_the_rounds_of_its_running_experiments(monkey
         signal.signal(signal.SIGINT, before)
     for e in runs:
         assert store.RunFolder(e).restore().completed >= done[e.key]
+
+
+class FakeRay:
+    """The names of Ray that a driver uses, on this machine; Ctrl-C is pressed after one run."""
+
+    exceptions, ended, cancelled = SimpleNamespace(RayError=OSError, RayTaskError=OSError), 0, ()
+    cluster_resources, options = staticmethod(lambda: {"CPU": 1}), lambda self, **how: self
+
+    def remote(self, *args):
+        return self if args == (cluster.train_here,) else partial(cluster.train_here, *args)
+
+    def wait(self, jobs, **how):
+        if self.ended == 1:
+            self.ended = 2
+            raise KeyboardInterrupt
+        self.ended += 1
+        return jobs[:1], jobs[1:]
+
+    def get(self, job):
+        return job()
+
+    def cancel(self, job, force):
+        self.cancelled += (job.args[0].key,)
+
+
+def test_ctrl_c_on_a_cluster_tells_what_ended_and_the_same_call_continues(monkeypatch):
+    ray, queue = FakeRay(), mock.MagicMock(**{"get_nowait_batch.return_value": []})
+    queue.Queue.return_value = queue
+    monkeypatch.setattr(cluster, "connected", lambda address: ray)
+    monkeypatch.setattr(cluster, "import_module", lambda name: queue)
+    told = "1 of 2 runs ended, others stored the last checkpoint that they sent; the same call cont"
+    with pytest.raises(KeyboardInterrupt, match=told):
+        go([AVG, MIX], address="auto")
+    assert find_result(AVG) and not find_result(MIX) and ray.cancelled == (MIX.key,)
+    queue.shutdown.assert_called_once()
+    assert [result.experiment for result in go([AVG, MIX], address="auto")] == [AVG, MIX]
 
 
 LOCKED = """
