@@ -3,7 +3,7 @@
 Every function returns the figure and the frame behind it; ``save`` writes both.
 """
 
-from .curves import Cell, cumulative, curves, gaps, grid, over
+from .curves import Cell, cumulative, curves, gaps, grid, over, slopes
 from .matrices import heatmaps, images, label_bars, label_counts, label_sets, partitions
 from .numbers import (
     JUDGED,
@@ -16,7 +16,7 @@ from .numbers import (
     standings,
     trials,
 )
-from .planes import embedding, frontier, plane, versus
+from .planes import embedding, frontier, plane, tradeoff, versus
 from .style import (
     CALLED,
     INITIAL,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from companion.theme import theme
 
 ROUNDS = "communication round"
 BEGINNING = 0.15  # of the rounds: the steep rise, which would squeeze what follows
+LETTERS = 14  # of a line of a place's name
 FEW = 6  # places on an axis that are all marked
 LETTER, SLOPE = 0.035, 45  # of such a mark: a letter's part of the field, and degrees
 
@@ -279,6 +281,28 @@ def hollow(ax: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
         how: Style = {"facecolors": "none", "linewidths": 0.9}
         ax.scatter(rows[x], rows[y], s=26, edgecolors=colours, **how)
         ax.plot([], [], "o", color="black", fillstyle="none", markersize=5, label="published")
+
+
+def slopes(panels: Mapping[str, pd.DataFrame], places: Sequence[str], **labels: Any) -> Drawn:
+    """Draw how a number goes from place to place, a line per method: a slope chart.
+
+    ``panels`` maps a panel's title to a frame with columns method, way, seed and value; ``places``
+    are values of way, from left to right. The mean over seeds, and every seed as a thin line.
+    Fields share their axis of y.
+    """
+
+    def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
+        at = {way: i for i, way in enumerate(places)}
+        runs = style.ordered(numbers[numbers["way"].isin(places)])
+        drawn = bands(runs, by=("method", "way"))
+        placed, each = (rows.assign(place=rows["way"].map(at)) for rows in (drawn, runs))
+        each = each.sort_values("place", kind="stable")
+        _lines(ax, placed, "place", style.ordered(each), forms=True)
+        ax.set_xticks(range(len(places)), [fill(way, LETTERS) for way in places])
+        ax.set(title=f"{name}, {style.seeds_of(drawn)}", xlim=(-0.25, len(places) - 0.75))
+        return drawn
+
+    return fields(panels, draw, (1.1 * len(places), 3.0), sharey=True, room=0.3, **labels)
 
 
 def _lines(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 
 from companion.frames import bands
 from companion.plotting import style
@@ -84,6 +85,43 @@ def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
         return drawn
 
     return fields(panels, draw, (style.COLUMN, 2.9), room=0.5, **labels)
+
+
+def tradeoff(panels: Mapping[str, pd.DataFrame], *, x: str, **labels: Any) -> Drawn:
+    """Draw the points that settings gain over a method, against what they cost, ``x`` (log).
+
+    A panel's frame has columns method, at, seed, ``x`` and value: a method is a line through its
+    settings, each with its name ``at``, its mean and 95% interval, and every seed as a dot. Names
+    stand above the first method, whose costs are marked on the axis, and below others. A line at 0
+    is no difference.
+    """
+
+    def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
+        ax.axhline(0, color="black", linewidth=0.8)
+        costs = numbers.groupby(["method", "at"], as_index=False)[x].mean()
+        drawn = bands(style.ordered(numbers), by=("method", "at")).merge(costs, on=["method", "at"])
+        ax.set_xscale("log")
+        for k, (method, rows) in enumerate(drawn.groupby("method", sort=False)):
+            rows, runs = rows.sort_values(x), numbers[numbers["method"] == method]
+            colour, form = style.look_of(str(method))["color"], style.form_of(str(method))
+            ends = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
+            how: Style = {"color": colour, "fmt": f"{form}-", "ms": 5, "capsize": 2, "lw": 1.2}
+            ax.errorbar(rows[x], rows["mean"], ends, label=method, **how)
+            ax.plot(runs[x], runs["value"], ".", color=colour, alpha=0.4, ms=5, zorder=1.8)
+            named: Style = {"textcoords": "offset points", "fontsize": LETTERS}
+            named |= {"xytext": (4, -10), "ha": "left"} if k else {"xytext": (-4, 5), "ha": "right"}
+            named["color"] = style.legible(colour)
+            named["path_effects"] = [withStroke(linewidth=2, foreground="white")]
+            if not k:
+                ax.set_xticks(rows[x], [f"{cost:.2g}" for cost in rows[x]])
+            for setting, *place in rows[["at", x, "mean"]].itertuples(index=False, name=None):
+                ax.annotate(setting, tuple(place), **named)
+        ax.margins(0.16, 0.05)
+        ax.minorticks_off()
+        ax.set_title(f"{name}, {style.seeds_of(drawn)}")
+        return drawn
+
+    return fields(panels, draw, (style.COLUMN, 3.0), room=0.3, **labels)
 
 
 def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: Any) -> Drawn:

@@ -67,6 +67,23 @@ def etas_of(frame: pd.DataFrame) -> list[float]:
     return [eta for eta in etas if names.with_pruning(eta) in methods]
 
 
+def swept(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return by how many points each K and each eta is above FedAvg in the last round (Fig. 11).
+
+    Columns method (FedMix's K, and pruning at K = 4), at ("K = 2"), seed, gigabytes, value.
+    """
+    ends = frames.against_traffic(frame, metric).groupby(RUN, as_index=False).last()
+    base = ends[ends["method"] == names.FEDAVG].set_index("seed")["value"]
+    ends["value"] = 100 * (ends["value"] - ends["seed"].map(base))
+    settings = {names.with_experts(k): (names.FEDMIX, f"K = {k}") for k in experts_of(frame)}
+    etas = {names.with_pruning(eta): f"eta = {eta:g}" for eta in etas_of(frame) if eta}
+    settings |= {name: (names.PRUNING, at) for name, at in etas.items()}
+    found = [ends[ends["method"] == n].assign(method=m, at=at) for n, (m, at) in settings.items()]
+    # What prunes begins where nothing is pruned.
+    found.append(ends[ends["method"] == names.FEDMIX].assign(method=names.PRUNING, at=""))
+    return pd.concat(found).dropna()[["method", "at", "seed", "gigabytes", "value"]]
+
+
 def late(curve: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the last quarter of the rounds."""
     return curve[curve["round"] > 0.75 * curve["round"].max()]

@@ -176,7 +176,7 @@ def ablation_claims(frame: pd.DataFrame) -> list[Claim]:
     several = [k for k in analysis.experts_of(frame) if k > 1]
     few, many = map(names.with_experts, (min(several), max(several)))
     words = {"few": min(several), "many": max(several), "methods": (few, many)}
-    parts = {"test": "local tests", "global": "new shard"}
+    parts = {"test": "local tests", "global": "new client"}
     rows: list[tuple[Any, ...]] = [
         ("more.local", *_sides(tests[of], many, few), {**words, "part": part})
         for of, part in parts.items()

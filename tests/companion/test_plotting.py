@@ -76,6 +76,8 @@ BOARD = pd.DataFrame({"x": [0.9, 0.5, 0.5, 0.4], "y": [0.1, 0.5, 0.4, 0.9]}).ass
 )
 PRINTED = ROWS.assign(name=["first", "second"], setting="", value=0.3, floor=0.1, verdict="agrees")
 PLANE = at_places(theme().floor, FEDAVG, FEDMIX, p=(0.2, 0.6, 1.0))
+COSTS = TWO.query("round > 0").assign(at=TWO["method"] + TWO["round"].astype(str))
+WAYS = at_places(FEDMIX, FEDAVG, way=[*"uvw"]).query("metric == 'x'")
 SIDES = pd.DataFrame({"method": "a", "seed": [0, 0, 1], "client": [0, 1, 0], "x": 0.1, "y": 0.2})
 FIELDS = {
     "curves": lambda: plotting.curves({"a": TWO, LONG: MANY}, ylabel="y", at=[2], mark="half"),
@@ -92,6 +94,8 @@ FIELDS = {
     "plane": lambda: plotting.plane({"a": PLANE, untrained(PLANE, LONG): PLANE}, **PLACED),
     "versus": lambda: plotting.versus({"a": SIDES, LONG: SIDES}),
     "frontier": lambda: plotting.frontier({"a": BOARD}, xlabel="x", ylabel="y"),
+    "tradeoff": lambda: plotting.tradeoff({"a": COSTS, LONG: COSTS}, x="gigabytes", xlabel="x"),
+    "slopes": lambda: plotting.slopes({"a": WAYS, LONG: WAYS}, [*"uv"], ylabel="y"),
     "heatmaps": lambda: plotting.heatmaps(
         {f"K = {k}, half the rate, round 30": np.eye(4) for k in range(4)}, rows=4, inches=1.4
     ),
@@ -207,6 +211,28 @@ def test_gaps_are_paired_by_seed_in_points_with_the_published_difference_hollow(
     assert {*drawn["method"]} == {"A minus B"}
     hollow = [c for c in figure.axes[0].collections if type(c).__name__ == "PathCollection"]
     assert hollow[0].get_offsets().tolist()[0] == pytest.approx([1.0, 5.0])
+
+
+def test_a_tradeoff_names_every_setting_at_its_mean_cost_and_marks_the_costs_of_the_first():
+    at = [("K", "K = 1", 1.0, 0.0), ("K", "K = 2", 2.0, 1.0), ("eta", "eta = 1", 1.5, -1.0)]
+    rows = [(*one[:2], s, one[2] + 0.1 * s, one[3] + s - 1) for one in at for s in range(3)]
+    table = pd.DataFrame(rows, columns=["method", "at", "seed", "gigabytes", "value"])
+    figure, drawn = plotting.tradeoff({"d": table}, x="gigabytes")
+    assert drawn["mean"].tolist() == [0, 1, -1] and drawn["seeds"].eq(3).all()
+    assert drawn["gigabytes"].tolist() == pytest.approx([1.1, 2.1, 1.6])
+    (ax,) = figure.axes
+    places = {text.get_text(): text.xy for text in ax.texts}
+    assert places["eta = 1"] == pytest.approx((1.6, -1)) and len(places) == 3
+    assert [*ax.get_xticks()] == pytest.approx([1.1, 2.1])
+
+
+def test_slopes_go_through_the_places_that_are_named_in_their_order():
+    table = WAYS.assign(value=[*range(len(WAYS))])
+    figure, drawn = plotting.slopes({"d": table}, ["v", "u"], ylabel="y")
+    assert {*drawn["way"]} == {"u", "v"}, "w is not asked for"
+    means = drawn.query("method == @FEDMIX").set_index("way")["mean"]
+    (line,) = [line for line in figure.axes[0].lines if line.get_label() == FEDMIX]
+    assert [*line.get_ydata()] == [means["v"], means["u"]] and [*line.get_xdata()] == [0, 1]
 
 
 def test_a_forest_draws_measured_effects_beside_the_published_ones():

@@ -177,12 +177,16 @@ def test_ablations_compare_what_is_there():
     runs = [run(method, *ends) for method, ends in pruned.items()]
     rows = logged(run(FEDAVG, 0.5, 1e6, new=0.6), run(FEDMIX, 0.6, 4e6, new=0.5), *runs)
     assert analysis.experts_of(rows) == [1, 4] and analysis.etas_of(rows) == [0.0, 0.5, 0.9]
+    ends = analysis.swept(rows, "test_accuracy").groupby(["method", "at"])["value"].mean()
+    settings = {(FEDMIX, "K = 1"): 0, (FEDMIX, "K = 4"): 10, (names.PRUNING, ""): 10}
+    settings |= {(names.PRUNING, "eta = 0.5"): 9.5, (names.PRUNING, "eta = 0.9"): 0}
+    assert ends.to_dict() == pytest.approx(settings), "points above FedAvg"
     # One number of experts is not compared with itself; half a point lost, and ten.
     assert initials(claims.ablation_claims(rows)) == "cchh"
     more = logged(run(names.with_experts(8), 0.7, 8e6))
     tested = claims.ablation_claims(pd.concat([rows, more]))
     assert initials(tested) == "hhhh"
-    assert [c.part for c in tested[:2]] == ["local tests", "new shard"]
+    assert [c.part for c in tested[:2]] == ["local tests", "new client"]
     assert tested[0].text.startswith("More experts, higher accuracy: K = 8 minus K = 4")
 
 
