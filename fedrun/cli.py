@@ -152,7 +152,8 @@ def experiments(source: str) -> list[Experiment]:
             spec = to_dict(from_code(given)) if isinstance(given, str) else given
             made.append(experiment_of(spec))
     except (OSError, TypeError, ValueError) as error:
-        raise Usage(f"{where}{error}") from error
+        in_file = "(" not in source and not isinstance(error, OSError)  # which names the file
+        raise Usage(f"{where or (f'{source}: ' if in_file else '')}{error}") from error
     if not made:
         raise Usage(f"there is no experiment in {source!r}")
     return made
@@ -177,7 +178,7 @@ def _import(modules: Sequence[str]) -> None:
     for name in modules:
         try:
             import_module(name)
-        except ImportError as error:
+        except (ImportError, TypeError) as error:  # a TypeError for a relative name, ".x"
             raise Usage(f"{name} cannot be imported: {error}") from error
         ALLOWED.add(name)
 

@@ -78,7 +78,7 @@ def test_a_sweep_file_is_specs_or_lines(ask, write):
 
 WRONG = {  # files, by what they hold
     "runs.txt": (f"{AVG}\nExperiment(", "line 2: not the code of a value"),
-    "specs.json": ("[{]", "line 1 column 3"),
+    "specs.json": ("[{]", "specs.json: Expecting"),
     "none.txt": ("", "there is no experiment in '/"),
 }
 
