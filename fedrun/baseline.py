@@ -78,7 +78,7 @@ class Baselines:
     def of(self, run: Result, metric: str) -> dict[int, float]:
         """Return the baseline of a metric of a run, as ``by_client`` does.
 
-        The baseline of the accuracy after local training, "adapted_...", is that before it. The
+        The baseline of the accuracy after local training, ``adapted_...``, is that before it. The
         result is {} for other metrics than accuracies, and if the run's data are missing or its
         data or code have changed since.
         """

@@ -161,12 +161,17 @@ def _cells(row: Row) -> list[str]:
     tested = row["verdict"] != UNTESTED
     published: str = "" if pd.isna(row["published"]) else f"{row['published']:+.2g}"
     where = f"{row['setting']}, {title(str(row['dataset']))}" if tested else ""
-    link = f"[{row['evidence']}](../notebooks/{row['evidence']}.ipynb)"
+    link = _link(row["evidence"])
     seeds = f"{int(row['seeds'])}" if tested else ""
     return [
         row["promise"], f"**{row['verdict']}**", _measured(row) if tested else "", seeds,
         published, row["relation"], where, link,
     ]  # fmt: skip
+
+
+def _link(notebook: str) -> str:
+    """Return a link to a notebook, as on pages in docs/."""
+    return f"[{notebook.replace('_', ' ')}](../notebooks/{notebook}.ipynb)"
 
 
 def _measured(row: Row) -> str:
@@ -183,11 +188,14 @@ def _table(heads: tuple[str, ...], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line).replace("\n", " ") + " |" for line in lines)
 
 
-def promised() -> str:
-    """Return the table of promises as Markdown, a heading row per paper."""
+def promised(only: str = "") -> str:
+    """Return the table of promises as Markdown, a heading row per paper; of one paper without."""
     rows = []
     for paper, some in promises().groupby("paper", sort=False):
-        rows.append([f"***{title(str(paper))}***", *[""] * (len(HEADS) - 1)])
+        if only not in ("", paper):
+            continue
+        if not only:
+            rows.append([f"***{title(str(paper))}***", *[""] * (len(HEADS) - 1)])
         rows += [_cells(row) for row in some.to_dict("records")]
     return _table(HEADS, rows)
 
@@ -196,7 +204,7 @@ def audits() -> str:
     """Return the table of audits and own results as Markdown."""
     rows = [
         [told(row, "result"), told(row, "number"), row["kind"],
-         f"[{row['evidence']}](../notebooks/{row['evidence']}.ipynb)"]
+         _link(row["evidence"])]
         for row in words("told/audits.csv").values()
     ]  # fmt: skip
     return _table(("result", "number", "kind", "evidence"), rows)
@@ -208,13 +216,36 @@ def believe() -> str:
     return "\n\n".join(f"**{title(row['paper'])}.** {told(row, 'text')}" for row in rows)
 
 
-def forest(*, simplest: bool = False) -> Any:
+def papers() -> list[str]:
+    """Return the papers about which it is said what to believe, as "000"."""
+    return [row["paper"] for row in words("told/believe.csv").values()]
+
+
+def paper_page(paper: str) -> str:
+    """Return the page of one paper as Markdown, as if it lay in docs/: what to believe, and why."""
+    text = next(told(r, "text") for r in words("told/believe.csv").values() if r["paper"] == paper)
+    evidence = promises()[promises()["paper"].eq(paper)]["evidence"]
+    links = [f"- {_link(name)}" for name in sorted({*evidence})]
+    return "\n\n".join(
+        (
+            f"# {title(paper)}",
+            f"**What to believe.** {text}",
+            f"![{title(paper)}: measured effects and published ones](figures/forest_{paper}.png)",
+            promised(paper),
+            "**The evidence**, notebook by notebook:",
+            "\n".join(links),
+        )
+    )
+
+
+def forest(paper: str = "", *, simplest: bool = False) -> Any:
     """Return the figure of the promises that are measured in points, and its numbers.
 
-    With ``simplest`` only of the comparisons with the simplest alternative that has the same
-    ingredients.
+    Of one ``paper``, or of all. With ``simplest`` only of the comparisons with the simplest
+    alternative that has the same ingredients.
     """
     rows = promises()
+    rows = rows[rows["paper"].eq(paper)] if paper else rows
     rows = rows[rows["unit"].eq("points") & rows["verdict"].ne(UNTESTED)]
     rows = rows[rows["simplest"].eq("yes")] if simplest else rows
     named = rows.assign(group=rows["paper"].map(title))

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from fedlib import paths
+from papers import told
 
 
 def load(name):
@@ -87,8 +88,26 @@ def test_every_picture_that_is_kept_for_texts_is_shown_by_one():
 def test_the_site_opens_with_a_result_the_scorecard_and_what_came_out(build):
     first = build._index([])
     parts = ("Three of the four mixtures", "figures/forest.png", "make test", "## Notebooks")
-    told = [first.index(x) for x in parts]
-    assert told == sorted(told) and "toctree" in first[told[-1] :]
+    places = [first.index(x) for x in parts]
+    assert places == sorted(places) and "toctree" in first[places[-1] :]
+
+
+def test_every_paper_has_a_page_with_what_to_believe_its_promises_and_their_figure(
+    build, monkeypatch
+):
+    for name in ("results", "figures"):
+        monkeypatch.setenv(f"FEDLIB_{name.upper()}", str(paths.ROOT / name))
+    (build.SOURCES / "figures").mkdir(parents=True)
+    build._papers()
+    for paper in told.papers():
+        page = (build.SOURCES / f"paper_{paper}.md").read_text()
+        assert "**What to believe.**" in page
+        promises = told.promises()
+        for promise, of in zip(promises["promise"], promises["paper"], strict=True):
+            assert (f"| {promise} |" in page) >= (of == paper), promise
+        assert f"](figures/forest_{paper}.png)" in page
+        assert (build.SOURCES / "figures" / f"forest_{paper}.png").exists()
+        assert f"paper_{paper}" in build._index([])
 
 
 def test_code_is_folded_and_controls_without_a_kernel_are_said_to_be_so(build):

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from companion import plotting
 from companion.scorecard import LARGEST_FIRST
 from companion.widgets import STILL
 from fedlib import paths
+from papers import told
 
 HERE = Path(__file__).parent
 SOURCES, SITE = paths.ROOT / "build" / "site-src", paths.ROOT / "build" / "site"
@@ -42,6 +44,7 @@ def main() -> int:
     names = _notebooks()
     _figures()
     _pages()
+    _papers()
     (SOURCES / "index.md").write_text(_index(names), "utf-8")
     (SOURCES / "api.md").write_text(_api(), "utf-8")
     call = ["-m", "sphinx", "-q", "-b", "html", "-W", "--keep-going", "-j", "auto"]
@@ -138,6 +141,16 @@ def _pages() -> None:
             (SOURCES / f"{name}.md").write_text(_text(source), "utf-8")
 
 
+def _papers() -> None:
+    """Write a page for each paper: what to believe, its promises, and their figure."""
+    plotting.use_style()
+    for paper in told.papers():
+        figure, _ = told.forest(paper)
+        figure.savefig(SOURCES / "figures" / f"forest_{paper}.png")
+        page = _linked(told.paper_page(paper), paths.ROOT / "docs", "")
+        (SOURCES / f"paper_{paper}.md").write_text(page, "utf-8")
+
+
 def _text(source: str) -> str:
     """Return a text, its links made to point into the site."""
     file = paths.ROOT / source
@@ -225,6 +238,7 @@ def _faults(site: Path) -> Iterator[str]:
 def _index(names: list[str]) -> str:
     """Return the first page: the README, and what the other pages are."""
     listed = "\n".join(f"notebooks/{name}" for name in names)
+    papers = "\n".join(f"paper_{paper}" for paper in told.papers())
     return f"""{_text("README.md")}
 
 **More:** [what was found](findings.md), with intervals; all [figures](figures.md); the
@@ -237,6 +251,12 @@ findings
 figures
 manual
 glossary
+```
+
+```{{toctree}}
+:caption: What to believe
+:hidden:
+{papers}
 ```
 
 ```{{toctree}}
