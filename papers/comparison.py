@@ -46,6 +46,8 @@ PROPOSED: dict[str, tuple[str, ...]] = {
     "Adaptive experts": (MOE,),
     "PM-MoE": MIXED,
 }
+# What they are compared with in figures, by name.
+REFERENCES = (FEDAVG, TUNED, LOCAL)
 # What a method has instead of one model for all.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "one model for all": (*TRADITIONAL, *AGAINST_DRIFT),
@@ -192,7 +194,8 @@ def family(method: str) -> str:
 def frontier(table: pd.DataFrame, x: str = ALL, y: str = OWN) -> pd.DataFrame:
     """Return the means of two kinds by method, and whether no other method has more of both.
 
-    Columns method, family, x, y, best. The floor is no rival.
+    Columns method, family, x, y, best, group (the paper that proposes it, or ""), and named:
+    whether figures name it. The floor is no rival.
     """
     means = table.groupby(["method", "kind"], sort=False)["value"].mean().unstack()
     return _unbeaten(means.rename(columns={x: "x", y: "y"})[["x", "y"]], sign=1)
@@ -212,8 +215,18 @@ def _unbeaten(means: pd.DataFrame, sign: int) -> pd.DataFrame:
         name != MAJORITY and not (rival & (xs >= x) & (ys >= y) & ((xs > x) | (ys > y))).any()
         for name, x, y in zip(means.index, xs, ys, strict=True)
     ]
-    named = means.assign(best=best).rename_axis("method").reset_index()
-    return named.assign(family=named["method"].map(family))
+    table = means.assign(best=best).rename_axis("method").reset_index()
+    group, single = table["method"].map(proposed), table["method"].isin(REFERENCES)
+    # The nine of PM-MoE lie close together.
+    single |= group.ne("") & group.ne("PM-MoE")
+    family_of = table["method"].map(family)
+    return table.assign(family=family_of, group=group, named=single | table["best"])
+
+
+def proposed(method: str) -> str:
+    """Return which paper proposes a method; "" if it is none of the five."""
+    papers = (paper for paper, methods in PROPOSED.items() if method in methods)
+    return next(papers, "").removesuffix(", first version")
 
 
 def correlations(table: pd.DataFrame, one: str, other: str) -> dict[int, float]:

@@ -16,7 +16,7 @@ from .numbers import (
     standings,
     trials,
 )
-from .planes import embedding, frontier, plane, tradeoff, versus
+from .planes import frontier, plane, tradeoff, versus
 from .style import (
     CALLED,
     INITIAL,

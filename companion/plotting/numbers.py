@@ -109,8 +109,9 @@ def dots(
     group ``black`` hollow. ``marks`` are places of dotted lines, one per panel, called ``mark``;
     ``empty`` is written where a panel has nothing of a row. With ``colours`` of some groups the
     others are grey, and a row's groups share one line. The floor is a thin upright line. With
-    ``marks`` a panel has its own x axis, and if ``counted`` the heading counts intervals beyond.
-    ``run`` is what the legend calls a stroke, a single seed by default, or a range.
+    ``marks`` a panel has its own x axis unless ``sharex``, and if ``counted`` the heading counts
+    intervals beyond. ``run`` is what the legend calls a stroke, a single seed by default, or a
+    range.
     """
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()]) if split else NO_ROWS
@@ -131,12 +132,13 @@ def dots(
         ax.xaxis.set_major_locator(MaxNLocator(4, steps=STEPS))
         return frame
 
-    wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / max(len(panels), 1)
+    across = min(labels.get("columns", len(panels)), len(panels))
+    wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * across)) / max(across, 1)
     tall = (0.19 * lines + 0.12) * len(rows) + 1.3
     share: Style = {"sharex": True, "sharey": True, **labels}
     if marks and seeds:
         told = [labels.get("heading", ""), _beyond(panels, marks, mark) if counted else ""]
-        share |= {"sharex": False, "heading": ", ".join(filter(None, told))}
+        share |= {"sharex": labels.get("sharex", False), "heading": ", ".join(filter(None, told))}
     figure, drawn = fields(split, draw, (wide, tall), **share)
     return figure, _told(drawn, {name: floor for name, (_, floor) in split.items()})
 

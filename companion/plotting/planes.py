@@ -13,7 +13,7 @@ from companion.plotting import style
 from companion.plotting.curves import hollow
 from companion.plotting.style import Drawn, Style, fields
 
-SLOPE, LETTERS, LETTER = 20, 7, 3.8  # of names: degrees; their height and a letter's width, points
+SLOPE, LETTERS, LETTER = 20, 7, 4.2  # of names: degrees; their height and a letter's width, points
 ENDS = ("mean", "low", "high")
 OUTWARD = 9  # points from the end of a curve to the middle of its label
 
@@ -124,38 +124,20 @@ def tradeoff(panels: Mapping[str, pd.DataFrame], *, x: str, **labels: Any) -> Dr
     return fields(panels, draw, (style.COLUMN, 3.0), room=0.3, **labels)
 
 
-def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: Any) -> Drawn:
-    """Draw examples in planes, coloured by label, a panel for each base.
-
-    ``points`` has columns base, x, y, label, purity; ``names`` are the labels' names.
-    """
-
-    def draw(ax: Axes, name: str, rows: pd.DataFrame) -> pd.DataFrame:
-        for label, dots in rows.groupby("label"):
-            k = int(str(label))
-            colour, label = style.BLIND[k % 10], names[k] if names else str(k)
-            ax.scatter(dots["x"], dots["y"], s=14, color=colour, label=label, lw=0)
-        ax.set(title=f"{name}: {rows['purity'].iloc[0]:.2f}", xticks=[], yticks=[])
-        return rows
-
-    bases = {str(base): rows for base, rows in points.groupby("base", sort=False)}
-    figure, _ = fields(bases, draw, (style.PAGE / 4, 2.0), columns=4, **labels)
-    return figure, points
-
-
 def frontier(
     panels: Mapping[str, pd.DataFrame], *, log: bool = False, unit: str = "", **labels: Any
 ) -> Drawn:
-    """Draw every method as a dot of its family's form, and name those that none beats in both.
+    """Draw every method as a dot of its group's form, grey without one, and name some.
 
-    A panel's frame has columns method, family, x, y, best; the unbeaten are joined by a line.
-    ``log`` is for x, ``unit`` its unit. The floor is no dot but a thin line at its y; so is, on a
-    logarithmic axis, what costs nothing.
+    A panel's frame has columns method, group, x, y, best, named; the best, which none beats in
+    both, are joined by a line. ``log`` is for x, ``unit`` its unit. The floor is no dot but a thin
+    line at its y; so is, on a logarithmic axis, what costs nothing.
     """
     split = {name: style.parted(frame) for name, frame in panels.items() if len(frame)}
     if not split:
         return style.blank()
-    families = [*dict.fromkeys(pd.concat([frame["family"] for frame, _ in split.values()]))]
+    every = pd.concat([frame for frame, _ in split.values()])["group"]
+    groups = [*dict.fromkeys(filter(None, every))]
 
     def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
         points, floor = parts
@@ -164,10 +146,12 @@ def frontier(
             label = f"{method}, 0 {unit}".strip()
             ax.axhline(y, **style.look_of(method), label=label, linewidth=1, zorder=0)
         points = points[~free]
-        for family, dots in points.groupby("family", sort=False):
-            k = families.index(family)
-            look: Style = {"color": style.BLIND[k], "label": family, "alpha": 0.8}
-            ax.plot(dots["x"], dots["y"], style.FORMS[k % len(style.FORMS)], markersize=5, **look)
+        others = points[points["group"].eq("")]
+        ax.plot(others["x"], others["y"], "o", color="0.6", markersize=3.5, label="other methods")
+        for k, group in enumerate(groups):
+            dots = points[points["group"].eq(group)]
+            look: Style = {"color": style.BLIND[k], "label": group, "alpha": 0.8}
+            ax.plot(dots["x"], dots["y"], style.FORMS[k % len(style.FORMS)], markersize=6, **look)
         style.draw_floor(ax, floor["y"])
         ax.set_xscale("log" if log else "linear")
         ax.margins(0.1, 0.1)
@@ -175,7 +159,9 @@ def frontier(
         ticks = [tick for tick in ax.get_yticks() if low <= tick <= min(high, 1)]
         ax.set_ylim(top=high + 0.25 * (high - low))  # room for names
         ax.set_yticks(ticks)
-        _front(ax, points[points["best"]].sort_values("x"))
+        best = points[points["best"]].sort_values("x")
+        ax.plot(best["x"], best["y"], ":", color="grey", linewidth=0.9, zorder=0)
+        _name(ax, points[points["named"]].sort_values("x"))
         return parts[0]
 
     figure, drawn = fields(split, draw, (style.PAGE, 3.6), columns=1, room=0.6, **labels)
@@ -213,16 +199,15 @@ def _name_ends(ax: Axes, parts: Sequence[pd.DataFrame], by: str) -> None:
                 ax.annotate(f"{values[end]:g}", places[end], xytext=far, color=colour, **how)
 
 
-def _front(ax: Axes, best: pd.DataFrame) -> None:
-    """Join the unbeaten and name them, each above its dot and clear of the names before it."""
-    ax.plot(best["x"], best["y"], ":", color="grey", linewidth=0.9, zorder=0)
+def _name(ax: Axes, named: pd.DataFrame) -> None:
+    """Name methods, each above its dot and clear of the names before it."""
     ax.autoscale_view(scaley=False)  # else the limits would only be known when all is drawn
-    dots = ax.transData.transform(best[["x", "y"]].to_numpy(float)) * 72 / ax.figure.dpi
+    dots = ax.transData.transform(named[["x", "y"]].to_numpy(float)) * 72 / ax.figure.dpi
     how: Style = {"textcoords": "offset points", "rotation": SLOPE, "fontsize": LETTERS}
     written: list[tuple[np.ndarray, float]] = []
     edge = ax.transAxes.transform((1, 1))[0] * 72 / ax.figure.dpi
-    places = best[["x", "y"]].itertuples(index=False, name=None)
-    for place, dot, method in zip(places, dots, best["method"], strict=True):
+    places = named[["x", "y"]].itertuples(index=False, name=None)
+    for place, dot, method in zip(places, dots, named["method"], strict=True):
         at, long = dot + np.array([3, 4]), len(str(method)) * LETTER
         at[0] = min(at[0], edge - long)  # not beyond the field
         while any(_overlap(at - there, long, other) for there, other in written):

@@ -36,6 +36,19 @@ def by_table(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
     return found
 
 
+def gaps_by_paper(numbers: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return measured minus published by paper as `plotting.dots` draws it, own scale first.
+
+    ``numbers`` are those of `by_table` below each other. A panel's groups are verdicts, whose
+    marks are means and whose strokes single numbers.
+    """
+    own = numbers["verdict"].isin(OWN).map({True: "own scale", False: "smaller settings"})
+    rows = numbers.assign(row=titled(numbers)["paper"], group=numbers["verdict"], own=own)
+    each = rows.groupby(["own", "row", "group"], sort=False)["gap"]
+    gaps = each.agg(mean="mean", low="min", high="max", values=list).reset_index()
+    return {str(name): here.drop(columns="own") for name, here in gaps.groupby("own")}
+
+
 LISTED = {
     "paper": "paper",
     "table_or_figure": "item",

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from math import nan
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from scipy import stats
 
 from companion import frames
 from companion.panels import Panel
+from fedlib.data import class_names
 from fedlib.engine import State
 from fedlib.federation import Federation
 from fedlib.models.architectures import ACTIVATIONS, INITS
@@ -36,6 +38,9 @@ PRINTED = {
 _WRITTEN = {"FedGEN": "FedGen", "+MOE": WITH_MOE, "+PM-MOE": DENOISED, "+MOE+Denoising": DENOISED}
 RUN = ["method", "seed", "S", STAGE]
 BEST = "PM-MOE"  # as 004 calls the best of nine
+NINE_MEAN = "mean of nine"
+# The gain of what: what is reported, and over which round of the first stage.
+ALL, LARGEST, CHOSEN = "all clients", "largest of M + 1", "all, over the best round"
 # What tells which labels clients hold: their private parts, or guesses that know no client.
 READ, ASKED = "the numbers of a private part", "what a private part answers"
 CONSTANT = ("all labels", "the labels of most clients")
@@ -263,6 +268,53 @@ def by_stage(gains: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return {f"S = {s:g}": long[long["S"] == s] for s in sorted(long["S"].unique())}
 
 
+def beside_published(ours: pd.DataFrame, theirs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return measured gains and published ones in points, a frame per S, as dots need them.
+
+    A row per method, and before them their mean; ``theirs`` may be of some methods.
+    """
+    theirs = _with_mean(theirs) if theirs["method"].nunique() == len(NINE) else _in_points(theirs)
+    return ranges({"measured": _with_mean(ours), "published": theirs})
+
+
+def _in_points(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(value=100 * rows["value"])
+
+
+def _with_mean(rows: pd.DataFrame) -> pd.DataFrame:
+    means = rows.groupby(["S", "seed"], as_index=False)["value"].mean().assign(method=NINE_MEAN)
+    return _in_points(pd.concat([means, rows], ignore_index=True))
+
+
+def error_spreads(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the ratio of variances of experts' errors by method, as dots need it, S in groups."""
+    table = frames.ended(frame, "error_spread")
+    table = table[table[STAGE] == WITH_MOE].drop(columns=STAGE)
+    return pd.concat(rows.assign(group=s) for s, rows in ranges({"": table}).items())
+
+
+def table_2(table: pd.DataFrame, dataset: str) -> pd.DataFrame:
+    """Return the nine alone and with denoised PM-MoE, and the floor, as `tabled`."""
+    rows = table[table[STAGE].ne(WITH_MOE) & table["method"].ne(SYNCHRONOUS)]
+    return tabled(rows, printed("Table 2", dataset))
+
+
+def table_4(table: pd.DataFrame, dataset: str) -> pd.DataFrame:
+    """Return the mean of the nine with PM-MoE beside Fed-Syn-MoE and the floor, as `tabled`."""
+    nine = table[table[STAGE] == DENOISED]
+    mean = nine.groupby([STAGE, "S", "seed"], as_index=False)["value"].mean()
+    others = table[table["method"].isin([SYNCHRONOUS, MAJORITY])]
+    both = pd.concat([others, mean.assign(method=NINE_MEAN)])
+    return tabled(both, printed("Table 4", dataset))
+
+
+def stages_of(table: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Return a method's mixtures at S = 0 with and without denoising, for what headings tell."""
+    rows = table[table["method"].eq(method) & table["S"].eq(0)]
+    names = {WITH_MOE: "all experts", DENOISED: "denoised"}
+    return rows.assign(method=rows[STAGE].map(names)).dropna(subset="method")
+
+
 def ablation(table: pd.DataFrame) -> pd.DataFrame:
     """Return the nine methods alone, with PM-MoE, and with some experts left out (Table 3).
 
@@ -298,6 +350,16 @@ def evaluated(frame: pd.DataFrame, method: str, s: float, seed: int) -> np.ndarr
     order = generator(seed, "cohort", 0).permutation(len(clients))
     before, after, sizes = clients.to_numpy().T
     return prefixes(before, after, sizes, order)
+
+
+def course(frame: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Return the gain in each of a method's M + 1 evaluations in points, S = 0, first seed.
+
+    Columns method, seed, at (how many clients are converted), value.
+    """
+    values = 100 * evaluated(frame, method, 0.0, 0)
+    gained = {"at": range(len(values)), "value": values - values[0]}
+    return pd.DataFrame({"method": method, "seed": 0, **gained})
 
 
 def reporting(frame: pd.DataFrame) -> pd.DataFrame:
@@ -355,15 +417,22 @@ def own_weight(frame: pd.DataFrame) -> dict[int, float]:
     return frames.by_seed(own.assign(value=own["value"] * (last["expert"].max() + 1)))
 
 
-def told_gains(frame: pd.DataFrame, known: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the gains of PM-MoE by how they are told: in both ways of ``reporting``, and printed.
+def told_gains(frame: pd.DataFrame, dataset: str) -> dict[str, pd.DataFrame]:
+    """Return the gains of PM-MoE by how they are told: method, S, seed, value, and others.
 
-    ``known`` is what ``printed`` returns. Columns method, S, seed, value, and others.
+    In both ways of `reporting`, over the first stage's best round, and as Table 2 prints them.
     """
     told = reporting(frame)
-    ways = {"all converted": told["all"], "largest of M + 1": told["maximum"]}
+    ways = {ALL: told["all"], LARGEST: told["maximum"]}
     ours = {way: told.assign(value=values) for way, values in ways.items()}
-    return {**ours, "published": gains(known.assign(seed=0))}
+    theirs = gains(printed("Table 2", dataset).assign(seed=0))
+    return {**ours, CHOSEN: gains_over_chosen(frame), "published": theirs}
+
+
+def mean_gains(gained: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the mean over methods and seeds of `told_gains` in points, a row per S."""
+    means = {way: 100 * rows.groupby("S")["value"].mean() for way, rows in gained.items()}
+    return pd.DataFrame(means).round(2)
 
 
 def unchosen(table: pd.DataFrame, *but: str) -> pd.DataFrame:
@@ -422,6 +491,31 @@ def made_of(table: pd.DataFrame) -> pd.DataFrame:
     return every[["method", "part", "choice", "S", "seed", "value"]]
 
 
+PLAIN, RENORMALISED = "k largest weights", "renormalised to 1"
+
+
+def by_top(table: pd.DataFrame, default: int) -> pd.DataFrame:
+    """Return by how many points each k differs from the default on the same seed, at one S.
+
+    Of weights as they are, ``PLAIN``, and of those that sum to 1. Columns method, seed, k, value.
+    """
+    rows = table[table[STAGE] == WITH_MOE].reindex(columns=[*RUN, "value", *NUMBERS, "weights"])
+    rows = unchosen(rows, "k", "weights").fillna({"k": default, "weights": ""})
+    names = {"": PLAIN, "as they are": PLAIN, "renormalised": RENORMALISED}
+    rows = rows.assign(method=rows["weights"].map(names)).dropna(subset="method")
+    rows = rows.drop_duplicates(["method", "k", "seed"])
+    base = rows[rows["method"].eq(PLAIN) & rows["k"].eq(default)].set_index("seed")["value"]
+    gap = 100 * (rows["value"] - rows["seed"].map(base))
+    return rows.assign(value=gap).dropna(subset="value")[["method", "seed", "k", "value"]]
+
+
+def differences(table: pd.DataFrame, choice: str, default: float) -> pd.DataFrame:
+    """Return by how many points each value of a choice differs from the default, by S, in words."""
+    rows = from_default(varied(table, choice, default), choice, default)
+    rows = _in_points(rows[rows[choice] != default])
+    return rows.pivot_table("value", choice, "S", aggfunc=lambda v: frames.stated([*v]))
+
+
 def by_choice(differences: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the differences of ``made_of`` a frame per S, as dots need them."""
 
@@ -452,6 +546,25 @@ def told(energies: Mapping[float, np.ndarray], dimensions: int) -> pd.DataFrame:
         rows.append((t, t * np.log(dimensions), scores.mean(), scores.std(1).mean(), np.mean(same)))
     names = ["T", "T log D", "mean score", "spread", f"order as at T = {first:g}"]
     return pd.DataFrame(rows, columns=names).set_index("T")
+
+
+def temperatures(panel: Panel, table: pd.DataFrame) -> pd.DataFrame:
+    """Return `told` of a panel's stored confidences, S = 0, with the accuracy at each S.
+
+    Of the first seed and the first method of which gates are studied; ``table`` are the scores.
+    """
+    setting: Any = panel.setting
+    rows, found = panel.frame[panel.frame["gamma"].eq(setting.gamma)], {}
+    for t in setting.temperatures:
+        here = rows[rows["T"].fillna(1.0).eq(t) & rows["S"].eq(0)]
+        last = max(frames.logged_rounds(here, "expert_energy", setting.studied[0]), default=None)
+        if last is not None:
+            found[t] = frames.matrix(here, "expert_energy", setting.studied[0], 0, last)
+    ends = varied(table, "T", 1.0, {"gamma": setting.gamma}).assign(
+        S=lambda t: "accuracy, S = " + t["S"].map("{:g}".format)
+    )
+    said = ends.pivot_table("value", "T", "S", aggfunc=lambda v: frames.stated([*v]))
+    return told(found, len(class_names(panel.dataset))).join(said).sort_index(ascending=False)
 
 
 def at_random(dimensions: int) -> np.ndarray:

@@ -5,19 +5,14 @@ from dataclasses import KW_ONLY, replace
 from itertools import product
 from typing import Any, Self
 
-import torch
-
 from companion.sections import Run, Setting, federated, placed
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
-from fedlib.federation import Federation
-from fedlib.models import Params
 from fedlib.models.architectures import ACTIVATIONS, INITS, GateNet
 from fedlib.optim import sgd
 from fedlib.privacy import PartsAudit
 from fedlib.values import NonNegativeFloat, value
-from fedrun import Experiment, run_with_state
-from fedrun.train import rounds
+from fedrun import Experiment
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
 from papers.scaled import MAJORITY, ONCE, floor, sections, tasks
 
@@ -148,34 +143,6 @@ def synchronous(setting: PrivateParts) -> Experiment:
 def _federation(setting: PrivateParts, algorithm: FedAvg) -> Experiment:
     """Return the federation of all clients."""
     return federated(setting, algorithm, cohort=1.0, select=setting.select)
-
-
-def bases(own: Experiment, central: FedAvg) -> tuple[Federation, int, dict[str, Params]]:
-    """Return a federation, one of its clients, and bases of models by whose they are.
-
-    ``own`` has private bases: those of the client and of the clients whose classes are most and
-    least like its own. ``central`` is played with the same task on all data in one place.
-    """
-    fed, (_, state) = own.task.build(own.seed), run_with_state(own, progress=False)
-    everything, (client, near, far) = fed.pooled(), neighbours(fed)
-    first = central.init(everything, own.seed)
-    *_, (pooled, _, _) = rounds(replace(own, algorithm=central), everything, first)
-    whose = {"its own": client, "most alike": near, "least alike": far}
-    theirs = {name: {k: t[c] for k, t in state.client_params.items()} for name, c in whose.items()}
-    return fed, client, {"trained on all data": pooled.server_params, **theirs}
-
-
-def neighbours(fed: Federation) -> tuple[int, int, int]:
-    """Return rows of three clients: one of most classes, the most like it, and the least like it.
-
-    The first has six training examples or more of the most classes; how much alike two are is the
-    cosine of their label shares.
-    """
-    shares = fed.shares("label")
-    client = int((fed.train.counts(fed.classes) >= 6).sum(1).argmax())
-    near = (shares * shares[client]).sum(1) / shares.norm(dim=1)
-    near[client] = torch.nan
-    return client, int(near.nan_to_num(-1).argmax()), int(near.nan_to_num(9).argmin())
 
 
 def _each_ratio(plan: Callable[[PrivateParts], Sequence[Run]]) -> Callable[..., Sequence[Run]]:

@@ -72,7 +72,7 @@ EFFECTS = pd.DataFrame(
 SHARES = np.random.default_rng(0).dirichlet(np.ones(4), size=8)
 COUNTS = (100 * SHARES).astype(int)
 BOARD = pd.DataFrame({"x": [0.9, 0.5, 0.5, 0.4], "y": [0.1, 0.5, 0.4, 0.9]}).assign(
-    method=list("abcd"), family="one", best=[True, True, False, True]
+    method=list("abcd"), best=[True, True, False, True], group=["one", "", "", "one"], named=True
 )
 PRINTED = ROWS.assign(name=["first", "second"], setting="", value=0.3, floor=0.1, verdict="agrees")
 PLANE = at_places(theme().floor, FEDAVG, FEDMIX, p=(0.2, 0.6, 1.0))

@@ -8,21 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from rows import frame_of
 
-from benchmarks.robustness import odd
 from companion.claims import CONTRADICTED, HOLDS, UNTESTED
 from fedlib import MLP
 from fedrun import run_with_state
-from papers import pm_moe
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis
 from papers.pm_moe.analysis import PARTS, called, gains, made_of, printed, ranks, scores, varied
 from papers.pm_moe.claims import fourteen_claims, gate_claims, lost, mixture_claims, revealed_claims
-from papers.pm_moe.experiments import FOURTEEN, GATES, PRIVATE_PARTS, TASKS, fourteen, neighbours
-from papers.pm_moe.features import purity
-from papers.pm_moe.gating import drawn, expected, promised
+from papers.pm_moe.experiments import FOURTEEN, GATES, PRIVATE_PARTS, TASKS, fourteen
 from papers.scaled import FEDAVG, MAJORITY
 
 SIZES = (10, 30)
@@ -174,10 +168,17 @@ def test_the_claims_about_mixtures_follow_the_runs(gain, verdict):
     assert {n: c.verdict for n, c in found.items()} == dict.fromkeys(
         ("denoised", "synchronous"), HOLDS
     )
-    ways = analysis.told_gains(mixtures(gain), printed("Table 2", "cifar10"))
+    ways = analysis.told_gains(mixtures(gain), "cifar10")
     assert {way: rows["value"].mean() > 0 for way, rows in ways.items()} == {
-        "all converted": gain > 0, "largest of M + 1": gain > 0, "published": True
+        analysis.ALL: gain > 0, analysis.LARGEST: gain > 0, analysis.CHOSEN: gain > 0,
+        "published": True,
     }  # fmt: skip
+    points = analysis.mean_gains(ways).loc[0.0, [analysis.ALL, analysis.LARGEST]]
+    assert tuple(points.abs().round() > 0) == (True, gain > 0)
+    first = analysis.beside_published(ways[analysis.ALL], ways["published"])["S = 0"].iloc[0]
+    assert first["row"] == "mean of nine" and first["mean"] == pytest.approx(
+        points[analysis.ALL], abs=0.01
+    )
     told, own = analysis.reporting(mixtures(gain)), 0.001 * SIZES[0] / sum(SIZES)
     np.testing.assert_allclose(told["all"], gain + 0.02 + told["seed"] * own)
     np.testing.assert_allclose(told["maximum"], np.maximum(told["all"], 0))
@@ -342,19 +343,13 @@ def test_from_ones_own_head_to_the_mean_of_all():
     assert found == {"local test sets": [1.0, 1.0, 0.5, 0.5], "global test set": [0.5] * 4}
 
 
-def test_heads_and_bases_are_those_of_clients():
-    names = (f"{m}, S = 0" for m in ("FedPer", "LG-FedAvg"))
-    per, lg = (PRIVATE_PARTS.experiments("quick", "digits", n, rounds=1)[0] for n in names)
+def test_heads_are_those_of_clients():
+    per = PRIVATE_PARTS.experiments("quick", "digits", "FedPer, S = 0", rounds=1)[0]
     fed, (_, state) = per.task.build(0), run_with_state(per, progress=False)
     said, client = analysis.heads_say(fed, state), 3
     own = state.server_params | {name: t[client] for name, t in state.client_params.items()}
     logits = fed.net.logits(own, fed.net.features(own, fed.test.inputs(torch.arange(5))))
     torch.testing.assert_close(said[:5, client], logits)
-    fed, client, found = pm_moe.experiments.bases(lg, fourteen(SETTING)["FedAvg"])
-    assert [*found] == ["trained on all data", "its own", "most alike", "least alike"]
-    _, state = run_with_state(lg, progress=False)
-    assert all(torch.equal(found["its own"][n], t[client]) for n, t in state.client_params.items())
-    assert {n for n in found["trained on all data"]} > {*state.client_params}
 
 
 def test_headings_pair_what_both_stages_have():
@@ -382,50 +377,3 @@ def test_what_a_second_stage_costs_is_told_per_epoch_and_round(monkeypatch):
     monkeypatch.setattr(analysis, "find_result", made)
     panel = SimpleNamespace(scale="standard", dataset="mnist")
     assert analysis.second_stage_cost(panel) == {3: pytest.approx(0.0005)}
-
-
-# Features by their neighbours, and what gates can promise: Theorem 3.1.
-
-
-def test_neighbours_of_a_label_far_from_others_name_it():
-    labels = np.repeat([0, 1], 8)
-    features = np.random.default_rng(0).normal(size=(16, 3)) + 50 * labels[:, None]
-    assert purity(features, labels) == 1.0
-    # An example among five of the other label is the only one of its own: named wrongly.
-    lonely = np.array([1] + [0] * 7)
-    assert purity(features[:8], lonely) == pytest.approx(7 / 8)
-
-
-def test_the_neighbours_of_the_client_with_most_classes():
-    held = ([0] * 12, [0] * 6 + [1] * 6, [0] * 5 + [1] * 7, [2] * 12)
-    # Five examples of a class are too few to count: so client 1 and not 2.
-    assert neighbours(odd.federation(held)) == (1, 2, 3)
-
-
-# Theorem 3.1 of 004: bound, exact expectation, and draws.
-GRID = [(m, p, a) for m in (1, 2, 20) for p in (0.1, 0.5, 0.9) for a in (0.0, 1.0, 10.0)]
-
-
-@pytest.mark.parametrize(("alpha", "bound", "exact"), [(1, 0.6557, 0.6591), (10, 0.88, 0.9095)])
-def test_golden_values(alpha, bound, exact):
-    assert promised(20, 0.5, alpha) == pytest.approx(bound, abs=5e-5)
-    assert expected(20, 0.5, alpha) == pytest.approx(exact, abs=5e-5)
-
-
-@given(st.integers(1, 60), st.floats(0, 1), st.floats(0, 100))
-def test_the_bound_is_one(experts, p, alpha):
-    low, exact = promised(experts, p, alpha), expected(experts, p, alpha)
-    assert 0 <= low <= exact + 1e-9 and exact <= 1 + 1e-9
-
-
-@pytest.mark.parametrize(("experts", "p", "alpha"), GRID)
-def test_draws_agree_with_the_expectation(experts, p, alpha):
-    share, _ = drawn(experts, p, alpha, draws=1000, seed=0)
-    mean = expected(experts, p, alpha)
-    assert abs(share - mean) <= 3 * (mean * (1 - mean) / 1000) ** 0.5 + 1e-12
-
-
-@pytest.mark.parametrize("p, alpha", [(0, 2), (5e-324, 2), (1e-308, 2), (1, 2), (0.3, 0)])
-def test_without_a_preference_or_a_choice_a_gate_is_as_good_as_its_experts(p, alpha):
-    assert expected(3, p, alpha) == pytest.approx(p, abs=1e-12)
-    assert promised(3, p, alpha) == pytest.approx(p, abs=1e-12)

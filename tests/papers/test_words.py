@@ -16,6 +16,7 @@ from papers.adaptive.experiments import ALL_EQUAL, BEST, EAGER, MOE
 from papers.fedmix import BETWEEN, SHARED, STEP
 from papers.judging import by, judged, said
 from papers.pm_moe import MIXED
+from papers.pm_moe.analysis import PLAIN, RENORMALISED
 from papers.published import claims, published, size, words
 from papers.scaled import MAJORITY, TUNED
 from papers.specialists.analysis import LOSSES, SKEWS
@@ -146,7 +147,7 @@ def test_every_claim_is_asked_somewhere():
 def test_what_has_a_look_is_run_or_drawn_somewhere():
     each = [(section, scale, d) for scale in SCALES for section, d in settings_of(scale)]
     runs = [run.method for section, *at in each for run in section.runs(*at, costly=True)]
-    drawn = {STEP, "one epoch", "trained, one epoch", "bound", "exact", "drawn", SHARED, BETWEEN}
+    drawn = {STEP, "one epoch", "trained, one epoch", SHARED, BETWEEN, PLAIN, RENORMALISED}
     drawn |= {*MIXED, *(f"{skew}, {of}" for skew in SKEWS for of in LOSSES)}
     drawn |= {f"{method}, {WITHOUT}" for method in (MOE, EAGER, ALL_EQUAL, BEST, TUNED)}
     assert {*words("theme.csv", "method")} <= {*runs} | drawn
