@@ -1,6 +1,7 @@
 """What a notebook shows: the methods of a section on the data sets of a scale, side by side."""
 
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,7 @@ from companion.sections import (
 from companion.trained import no_runs
 from fedlib import data
 from fedlib.algorithms import MajorityClass
-from fedrun import Result, find_result
+from fedrun import Experiment, Result, find_result
 from fedrun.sweeps import sweep
 
 NOT_YET = "not trained yet"
@@ -177,13 +178,23 @@ def panels(
     shown = []
     for name, setting in settings.items():
         asked = section.by_run(scale, name, methods, seeds=seeds, rounds=rounds)
-        done = iter(sweep([e for _, es in asked for e in es], device=device))
+        done = iter(_trained([e for _, es in asked for e in es], device))
         runs = [(run, [next(done) for _ in es]) for run, es in asked]
         frame = together((run.method, run.where, results) for run, results in runs)
         more: dict[str, Any] = {**trained.survey(runs)._asdict(), "rounds": rounds}
         shown.append(Panel(name, scale, setting, frame, trained=True, **more))
     beside = section.beside if scale == "quick" else ()
     return shown + [p for larger_scale in beside for p in stored(section, every, larger_scale)]
+
+
+def _trained(experiments: Sequence[Experiment], device: str) -> list[Result]:
+    """Return the results of experiments, without a note on those below the baseline.
+
+    Figures draw it, and that a method of a paper stays below it is a result.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* no better than the majority-class baseline")
+        return sweep(experiments, device=device)
 
 
 def several(

@@ -1,6 +1,7 @@
 """Plots, explorers and live runs: what a reader sees."""
 
 import re
+import warnings
 from base64 import b64decode, b64encode
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from companion.widgets import MOST, LiveRun, claims_table, explorer, moving, wat
 from fedlib import paths
 from fedlib.algorithms import FedMix, FedProx
 from fedrun import Result, run
+from fedrun.sweeps import sweep
 from papers.fedmix import ENSEMBLE, FEDAVG, FEDMIX, UNREGULARISED
 from papers.fedmix.experiments import COMMUNICATION, LABEL_SKEW, LONG, ROTATED
 from papers.pm_moe.experiments import FOURTEEN
@@ -67,6 +69,19 @@ def test_panels_train_a_scale_and_add_what_is_stored():
     assert stored(LABEL_SKEW, [FEDAVG], "standard") == []
     with pytest.raises(ValueError, match="unknown data set at scale 'quick' 'cifar10'"):
         panels(LABEL_SKEW, [FEDAVG], "quick", "cifar10")
+
+
+def test_panels_do_not_warn_of_methods_below_the_baseline_that_they_draw(monkeypatch, recwarn):
+    """Notebook 10 wrote such a note into a reader's notebook."""
+
+    def swept(experiments, device):
+        warnings.warn("FedAvg is no better than the majority-class baseline: 0.3", stacklevel=1)
+        warnings.warn("the disk is nearly full", stacklevel=1)
+        return sweep(experiments, device=device)
+
+    monkeypatch.setattr("companion.panels.sweep", swept)
+    panels(LABEL_SKEW, [FEDAVG], "quick", rounds=1, seeds=1, device="cpu")
+    assert [str(one.message) for one in recwarn] == ["the disk is nearly full"]
 
 
 def test_a_scale_of_which_nothing_is_stored_is_named(monkeypatch):
