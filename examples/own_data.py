@@ -13,7 +13,7 @@ wine = load_wine()
 order = np.random.default_rng(0).permutation(len(wine.target))
 x, y = wine.data[order].astype(np.float32), wine.target[order]
 cellar = np.digitize(x[:, 0], np.quantile(x[:, 0], [0.25, 0.5, 0.75]))  # by alcohol: four cellars
-data.add("wine", (x[:140], y[:140], {"cellar": cellar[:140]}), class_names=wine.target_names)
+data.add_data("wine", (x[:140], y[:140], {"cellar": cellar[:140]}), class_names=wine.target_names)
 
 task = Task("wine", NaturalPartition("cellar"), MLP((16,)), LocalHoldout(validation=0.1, test=0.2))
 method = FedMix(experts=2, epochs=3, batch_size=10)

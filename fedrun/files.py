@@ -1,26 +1,22 @@
-"""Atomic writes, checksums, locks, and the errors of the store."""
+"""Checksums, and the errors of the store."""
 
 import errno
 import json
 import os
-import secrets
-import sys
 import tempfile
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedlib import paths
-from fedlib.progress import quiet
+from fedlib import files, paths
 
 LONGEST_REASON = 500  # characters of a decoder's message, which may quote the whole file
 CHECKSUM = "crc32"  # safetensors has none, so a flipped bit would go unnoticed
@@ -66,16 +62,8 @@ def write(target: Path, put: Callable[[Path], Any], what: str) -> None:
         StoreError: if the file cannot be written, for instance because the disk is full. The old
             file is then unchanged.
     """
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     with _refused(target, what):
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            put(temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        files.write(target, put)
 
 
 @contextmanager
@@ -130,12 +118,6 @@ def quarantine(home: Path, why: Damaged) -> None:
     warnings.warn(f"{why}; the run was moved to {target}", DamagedWarning, stacklevel=2)
 
 
-def clean(folder: Path) -> None:
-    """Delete temporary files of killed processes; the caller must hold the lock."""
-    for path in folder.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
-
-
 @contextmanager
 def file_lock(lock: Path, what: str) -> Iterator[None]:
     """Hold a lock file, waiting for other processes; reentrant within this process.
@@ -147,26 +129,10 @@ def file_lock(lock: Path, what: str) -> Iterator[None]:
     Raises:
         StoreError: if the lock file cannot be created.
     """
-    the_lock = FileLock(lock, is_singleton=True)
-    with _refused(lock, what):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            claim = the_lock.acquire(timeout=0)
-        except Timeout:
-            if not quiet():
-                print(f"fedlib: another process holds {lock}: waiting for it", file=sys.stderr)
-            claim = the_lock.acquire()
-    with claim:
+    with ExitStack() as held:
+        with _refused(lock, what):
+            held.enter_context(files.lock(lock))
         yield
-
-
-def is_locked(lock: Path) -> bool:
-    """Return whether a lock is held now, by any process including this one."""
-    try:
-        with FileLock(lock).acquire(timeout=0):
-            return False
-    except Timeout:
-        return True
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fedlib import paths
+from fedlib.files import clean
 from fedrun import files
 from fedrun.experiment import COLUMNS, Experiment, Result, experiment_of, spec_of, tidy
 from fedrun.provenance import UNKNOWN, dirty
@@ -72,7 +73,7 @@ def export(results: Iterable[Result], name: str) -> Path:
 def writing() -> Iterator[None]:
     """Lock the folder of exported results against other writers."""
     with files.file_lock(paths.results() / ".lock", f"the {WHAT}"):
-        files.clean(paths.results())
+        clean(paths.results())
         yield
 
 

@@ -36,6 +36,7 @@ from fedlib import paths
 from fedlib.engine import State, TrainingDiverged
 from fedlib.engine.as_module import module_of
 from fedlib.federation import Federation
+from fedlib.files import clean, is_locked
 from fedlib.models import select_prefix
 from fedrun import files
 from fedrun.experiment import Experiment, Result, built, experiment_of, key_in, spec_of, tidy
@@ -198,7 +199,7 @@ class RunFolder:
         if a file is damaged or does not match, so the caller must hold the lock.
         """
         home, e = self.path, self.experiment
-        files.clean(home)
+        clean(home)
         try:
             names = [n for n in (SPEC, FAILURE, PROVENANCE) if (home / n).exists()]
             records = {name: read_json(home / name) for name in names}
@@ -342,7 +343,7 @@ class RunFolder:
     @property
     def in_use(self) -> bool:
         """Whether another process trains the run now."""
-        return self._lock.exists() and files.is_locked(self._lock)
+        return self._lock.exists() and is_locked(self._lock)
 
     @property
     def _lock(self) -> Path:

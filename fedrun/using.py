@@ -81,7 +81,7 @@ def evaluate(
         result: a run whose final state is stored.
         data: a pair of features, as for ``predict``, and labels ``[N]``, which are integers,
             booleans or class names; or a ``Split``. pandas objects must have the same index. A
-            third element, the columns that ``data.add`` accepts, is ignored.
+            third element, the columns that ``add_data`` accepts, is ignored.
         client: id or name of the client whose model is used, or None for the model that a new
             client would use. Default: None.
         device: as for ``run``. Default: "auto".

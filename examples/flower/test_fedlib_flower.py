@@ -160,7 +160,7 @@ def test_a_machine_can_have_examples_that_nobody_else_has():
     exec(code, page)
     drawn = np.random.default_rng(0)
     pictures = drawn.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
-    data.add("ward", (pictures, np.arange(40) % 3))
+    data.add_data("ward", (pictures, np.arange(40) % 3))
     e = replace(experiment(FedAvg(**FAST), cohort=2), rounds=1)
     out = opted_out()
     loop = Loop(e, [out, *[n for n in range(5) if n != out][:2]], page["client"])

@@ -7,7 +7,7 @@ datasets, in this order, and is downloaded otherwise. Decoded arrays are kept in
 
 The name of a dataset always means the complete official set. `<name>_sample` is whatever subset is
 in `$FEDLIB_DATA/<name>_sample`, or else in `$FEDLIB_DATA/<name>`; samples are never downloaded.
-`add` stores user-defined arrays as a dataset, and `add_from_hub` columns of a dataset on the
+`add_data` stores user-defined arrays as a dataset, and `add_from_hub` columns of a dataset on the
 Hugging Face hub; both can then be loaded by name.
 
 Downloads come from the Hugging Face hub, at a fixed commit for each dataset, and are kept in
@@ -26,22 +26,19 @@ environment variables affect downloads::
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache as remembered
 from functools import partial
 from pathlib import Path
 
 from fedlib import paths, progress
 from fedlib.data import arrays, cache, parquet
-from fedlib.data.arrays import OWN, Fitted, add, fitted
+from fedlib.data.arrays import OWN, Fitted, add_data, fitted
 from fedlib.data.records import RECORDS, Dataset, DatasetError, Record, Split, reading
 from fedlib.values import check_choice
 
-add_data = add  # as dir(fedlib) has it
 SAMPLE = "_sample"
 LISTED_SAMPLES = ("cifar100_sample", "tiny_imagenet_sample", "femnist_sample")
 DIGITS = "digits"
-STEERS = ("HF_HUB_OFFLINE", "HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
 
 def names() -> tuple[str, ...]:
@@ -225,7 +222,7 @@ def add_from_hub(
     """Store a dataset of the Hugging Face hub, or of a local folder, under a name of your choice.
 
     Args:
-        name: the name of the new dataset, as for `add`.
+        name: the name of the new dataset, as for `add_data`.
         repository: owner/name on the hub; or a local folder, which is a `Path` or a text that
             begins with /, . or ~.
         features: name of a column of images, texts (cut to 200 tokens) or lists of numbers, or
@@ -239,7 +236,7 @@ def add_from_hub(
             repository itself and its other folders. Default: "data".
         revision: a commit, tag or branch on the hub. Default: "main".
         class_names: class names by label. Default: those in the files, or else "0", "1", ...
-        normalise: as for `add`. Default: True.
+        normalise: as for `add_data`. Default: True.
         tokens: whether integers are token ids. Default: None, which means those of a column of
             lists are, and those of several columns are not.
 
@@ -247,7 +244,7 @@ def add_from_hub(
         the dataset, which `load` returns by its name from now on.
 
     Raises:
-        ValueError: as for `add`.
+        ValueError: as for `add_data`.
         DatasetError: if the files cannot be downloaded or read, or have unsupported types.
     """
     chosen = (features,) if isinstance(features, str) else tuple(features)
@@ -261,7 +258,7 @@ def add_from_hub(
         class_names = told[:most] if len(told) >= most else ()  # names of labels that occur
     train, *tests = ((part.features, part.labels, part.columns) for part in made.values())
     test = tests[0] if tests else None
-    return add(name, train, test, class_names, (), normalise, tokens)
+    return add_data(name, train, test, class_names, (), normalise, tokens)
 
 
 def _fetched(repository: str | Path, folder: str, record: Record) -> parquet.Files:
@@ -287,8 +284,7 @@ def _fetched(repository: str | Path, folder: str, record: Record) -> parquet.Fil
         )
     except Exception as error:  # its HTTP library, and so the types of errors, vary by version
         reason = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
-        asked = ", ".join(n for n in STEERS if os.environ.get(n) or os.environ.get(n.lower()))
-        advice = f"check {asked or 'the network'}, or give a folder with its Parquet files"
+        advice = "check the network and HF_ENDPOINT, or give a folder with its Parquet files"
         raise DatasetError(f"{repository} cannot be downloaded: {reason}; {advice}") from error
     files = parquet.files_of(Path(commit) / within, record)
     if not files:
@@ -311,13 +307,9 @@ def _local(place: Path, folder: str, record: Record) -> parquet.Files:
             several = ", ".join(str(home.relative_to(place)) for home in found)
             lack = f"has no files of all splits {record.splits} itself"
             raise DatasetError(f"{place} {lack}, but folders have: name one as folder=, {several}")
-    one = [replace(record, splits=(split,)) for split in record.splits]
-    homes = [place / folder, place, *inner]
-    lacking = [r.splits[0] for r in one if not any(parquet.files_of(home, r) for home in homes)]
-    called = [how.format(split) for split in lacking for how in parquet.LAYOUTS]
     there = sorted(str(p.relative_to(place)) for how in ("*", "*/*") for p in place.glob(how))
+    looked = ", ".join(how.format(split) for split in record.splits for how in parquet.LAYOUTS)
     raise DatasetError(
-        f"{place} has no files of all splits {record.splits}: looked for"
-        f" {', '.join(called) or 'them in one folder'} there and in its folders, {folder} first;"
-        f" it has {', '.join(there[:8]) or 'no files'}; name others as splits= and folder="
+        f"{place} has no files of all splits {record.splits}: looked for {looked} there and in its"
+        f" folders; it has {', '.join(there[:8]) or 'no files'}; name others as splits= and folder="
     )

@@ -1,4 +1,4 @@
-"""Datasets from arrays: user-defined ones (`add`), and the digits of scikit-learn."""
+"""Datasets from arrays: user-defined ones (`add_data`), and the digits of scikit-learn."""
 
 import hashlib
 import math
@@ -13,23 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.data import cache, parquet
+from fedlib.data import cache, parquet, tables
 from fedlib.data.cache import OWN
 from fedlib.data.records import RECORDS, Dataset, DatasetError, Split
-from fedlib.data.tables import (
-    array_of,
-    missing,
-    named,
-    require_columns,
-    require_finite,
-    require_same_rows,
-)
 from fedlib.values import check_choice
 
-NUMBER = "class_names, labels = np.unique(labels, return_inverse=True)"
-REGRESSION = "regression is not supported; np.digitize makes classes of numbers"
-NO_LABEL = "leave out examples without a label"
-SEVERAL = "several labels of an example, or shares of them, are not supported"
 # Features, labels and, if there are any, further columns by name.
 Given = tuple[Any, Any] | tuple[Any, Any, Mapping[str, Any]]
 CONSTANT = 1e-14  # a channel with std below this share of its mean is constant up to rounding
@@ -37,7 +25,7 @@ LOST = 1e-3  # the largest rounding error of float32, as a share of the std, tha
 BLOCK = 4096  # number of examples that are processed together
 
 
-def add(
+def add_data(
     name: str,
     train: Given | Any,
     test: Given | Any = None,
@@ -100,8 +88,8 @@ def add(
         more = (columns,) if isinstance(columns, str) else columns
         given = {split: _taken_apart(table, label, more) for split, table in given.items()}
     splits = {split: checked(split, part, tokens) for split, part in given.items()}
-    names = named(given["train"][0])
-    require_columns(given.get("test", given["train"])[0], names, "test")
+    names = tables.named(given["train"][0])
+    tables.require_columns(given.get("test", given["train"])[0], names, "test")
     splits = _as_kept(splits, names, normalise)
     about: dict[str, Any] = {"source": OWN, "class_names": _named(splits, class_names)}
     if texts := splits["train"].features.dtype == object:
@@ -116,7 +104,7 @@ def add(
 
 def _taken_apart(table: Any, label: str, columns: Sequence[str]) -> Given:
     """Return the features, the labels and the further columns of a table."""
-    taken, names = (label, *columns), named(table)
+    taken, names = (label, *columns), tables.named(table)
     for name in taken:
         check_choice("column", name, names)
     pick, pandas = getattr(table, "select", table.__getitem__), hasattr(table, "iloc")
@@ -150,7 +138,7 @@ def _as_kept(splits: dict[str, Split], names: list[str], normalise: bool) -> dic
 def added() -> tuple[str, ...]:
     """Return the names of all user-defined datasets."""
     names = []
-    for path in sorted(cache.folder().glob(f"*/{cache.META}")):
+    for path in sorted(cache.folder().glob(f"[!.]*/{cache.META}")):
         with suppress(DatasetError):
             if cache.meta_of(path.parent.name)["source"] == OWN:
                 names.append(path.parent.name)
@@ -162,11 +150,11 @@ def checked(split: str, part: Given, tokens: bool | None = None) -> Split:
 
     Args:
         split: name of the split, for error messages.
-        part: features, labels and optionally further columns, as for `add`.
-        tokens: as for `add`.
+        part: features, labels and optionally further columns, as for `add_data`.
+        tokens: as for `add_data`.
     """
     if not isinstance(part, tuple | list) or len(part) not in (2, 3):
-        hint = "add(name, (x, y)), or of a table add(name, table, label=column)"
+        hint = "add_data(name, (x, y)), or of a table add_data(name, table, label=column)"
         raise ValueError(f"{split} must be (features, labels), or columns too: {hint}")
     columns = part[2] if len(part) > 2 else {}
     if not isinstance(columns, Mapping):
@@ -176,7 +164,7 @@ def checked(split: str, part: Given, tokens: bool | None = None) -> Split:
         for what in (name for name, values in given if np.ma.is_masked(values)):
             wrong = "has masked values, which would count as what lies below: fill them, or leave"
             raise ValueError(f"{what!r} {wrong} these examples out")
-        require_same_rows(*given)
+        tables.require_same_rows(*given)
         kept = {str(name): _column(str(name), values) for name, values in columns.items()}
         if len(kept) < len(columns):
             raise ValueError(f"columns must have different names, as text: {[*columns]}")
@@ -190,93 +178,50 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
 
     Numbers of higher precision remain float64 here; ``_as_kept`` decides whether it is needed.
     """
-    x, names = array_of(given), named(given)
-    whole = tokens if tokens is not None else not names
-    got = f"got {x.dtype} {list(x.shape)}"
-    if x.ndim == 1 and x.dtype.kind in "UO" and len(x):
-        for i in (i for i, text in enumerate(x) if not isinstance(text, str)):
-            made = "; pandas.DataFrame makes a table of records, numpy.stack an array of arrays"
-            hint = made if hasattr(x[i], "__len__") else ""
-            raise ValueError(f"texts must be strings, and example {i:,} is {x[i]!r}{hint}")
+    x, names = tables.array_of(given), tables.named(given)
+    whole, got = tokens if tokens is not None else not names, f"got {x.dtype} {list(x.shape)}"
+    if x.ndim == 1 and x.dtype.kind in "UO" and all(isinstance(text, str) for text in x):
         return x.astype(object)
     if x.dtype == np.uint8 and (x.ndim == 4 or (whole and not tokens)):
         if x.ndim == 4 and x.shape[3] in (1, 3):
             return x
-        first = x.ndim == 4 and x.shape[1] in (1, 3)
-        hint = "; channels come last: x.transpose(0, 2, 3, 1)" if first else ""
-        if x.ndim == 3:
-            one = x.shape[2] in (1, 3)
-            hint = "; a single one is x[None]" if one else "; of one channel: x[..., None]"
-        hint = hint or "; as numbers of any shape: x.astype(np.float32)"
-        what = "images must be uint8 [N, H, W, C] with one channel or three"
-        raise ValueError(f"{what}, {got}{hint}")
+        what = "images must be uint8 [N, H, W, C] with one channel or three, and other numbers"
+        raise ValueError(f"{what} of any shape x.astype(np.float32); {got}")
     if x.dtype.kind in "iu" and x.ndim == 2 and whole:
         if x.size and not 0 <= x.min() <= x.max() < 2**31:
             raise ValueError(f"tokens must be 0 or more, got {x.min()}..{x.max()}")
         return x.astype(np.int32)
     if x.dtype.kind not in ("f" if whole else "fiub") or x.ndim < 2 or 0 in x.shape[1:]:
         known = "uint8 [N, H, W, C], integers [N, T] or floats [N, ...], or texts [N]"
-        raise ValueError(f"features must be {known}, {got}{_remedy(given, x)}")
-    require_finite(x, names)
+        raise ValueError(f"features must be {known}, {got}")
+    tables.require_finite(x, names)
     return x.astype(np.float32 if x.dtype in (np.float16, np.float32) else np.float64, copy=False)
 
 
-def _remedy(given: Any, x: NDArray[Any]) -> str:
-    """Return advice how to convert features that are not supported, or ""."""
-    if hasattr(given, "toarray"):
-        return "; of a sparse matrix: x.toarray()"
-    if x.dtype.kind == "c":
-        return "; of complex numbers: np.stack([x.real, x.imag], -1)"
-    if x.ndim == 1 and x.dtype.kind in "iubf":
-        return "; of a number for each example: x[:, None].astype(np.float32)"
-    return "; as numbers of any shape: x.astype(np.float32)" if x.dtype.kind in "iub" else ""
-
-
 def labels_of(given: Any) -> NDArray[np.int64]:
-    """Return labels as int64; raise ValueError, with the example, for an invalid label."""
-    try:
-        y = np.array(given)
-    except ValueError:
-        y = np.array(given, object)  # lists of different lengths
-    need = "labels must be integers 0.. in [N]"
-    if y.ndim != 1:
-        flat = "numpy.ravel(labels), if they are a column" if y.shape[1:] == (1,) else SEVERAL
-        raise ValueError(f"{need}: one for each example, got {list(y.shape)}; {flat}")
-    if y.dtype == object:
-        for row, item in enumerate(y):
-            if missing(item) or (hasattr(item, "__len__") and not isinstance(item, str)):
-                wrong = NO_LABEL if missing(item) else SEVERAL
-                raise ValueError(f"{need}, and example {row:,} has {item}: {wrong}")
-        y = np.array(y.tolist())  # for instance pandas' nullable integers
-    odd, hint = np.ones(len(y), bool), f"number texts: {NUMBER}"
-    if y.dtype.kind == "f":
-        odd = ~(np.isfinite(y) & (y == np.floor(y)))
-        hint = NO_LABEL if np.isnan(y).any() else REGRESSION
-        if not odd.any():
-            raise ValueError(f"{need}, got {y.dtype}: all are whole, so use labels.astype(int)")
-    elif y.dtype.kind in "iub":
-        odd, hint = y.astype(np.int64) < 0, f"{NO_LABEL}, or {NUMBER}"
-    for row in np.flatnonzero(odd).tolist():
-        has = y[row : row + 1].tolist()[0]
-        raise ValueError(f"{need}, and example {row:,} has {has!r}: {hint}")
+    """Return labels as int64; raise ValueError for labels that are not integers from 0."""
+    y = np.array(given)
+    y = np.array(y.tolist()) if y.dtype == object else y  # such as pandas' nullable integers
+    need = "labels must be integers 0.. in [N], one for each example"
+    if y.ndim != 1 or y.dtype.kind not in "iub":
+        texts = "class_names, labels = numpy.unique(labels, return_inverse=True)"
+        raise ValueError(f"{need}, got {y.dtype} {list(y.shape)}; numbers of texts are {texts}")
+    for row in np.flatnonzero(y.astype(np.int64) < 0):
+        raise ValueError(f"{need}, and example {row:,} has {y[row]}")
     return y.astype(np.int64)
 
 
 def _column(name: str, values: Any) -> NDArray[Any]:
     """Return a column as it is stored: numbers, booleans or texts; times become texts."""
-    if not re.fullmatch(r"[\w.-]+", str(name)):
-        raise ValueError(f"column {name!r} cannot be kept: its name may be of letters, digits, _.-")
     v = np.array(values, object if isinstance(values, list | tuple) else None)
     if v.ndim == 1 and v.dtype.kind in "OM":
-        for row in (i for i, item in enumerate(v) if missing(item)):
+        for row in (i for i, item in enumerate(v) if tables.missing(item)):
             raise ValueError(f"row {row:,} of column {name!r} holds no value")
         texts = v.dtype.kind == "M" or all(isinstance(item, str | date) for item in v)
         plain = np.array([] if texts else v.tolist())
         v = v.astype(str) if texts else plain if plain.dtype.kind in "iufb" else v
     if v.ndim != 1 or v.dtype.kind not in "iufbU":
         need = f"it must hold numbers or names, as by astype(str), got {v.dtype} {list(v.shape)}"
-        row = next((i for i, item in enumerate(v) if type(item) is not type(v[0])), 0)
-        need += f", {v[0]!r} in row 0 and {v[row]!r} in row {row:,}" if row else ""
         raise ValueError(f"column {name!r} cannot be kept: {need}")
     return v
 
@@ -291,23 +236,13 @@ def _named(splits: dict[str, Split], class_names: Sequence[str]) -> tuple[str, .
     # No array of length `classes` is allocated, which by mistake may be any number.
     for i in range(max(classes, len(class_names), 2)):
         if i >= len(seen) or seen[i] != i:
-            which = f"{i} ({class_names[i]!r})" if i < len(class_names) else str(i)
-            needed = "two classes or more, each with examples, and labels without gaps"
-            needed += f" are needed{_larger(splits, i)}"
-            raise ValueError(f"no training example has label {which}: {needed}")
+            needed = "two classes or more, without gaps, are needed"
+            raise ValueError(
+                f"no training example has label {i}: {needed}; the highest is {classes - 1}"
+            )
     if class_names and (len(set(class_names)) != len(class_names) or len(class_names) < classes):
         raise ValueError(f"class_names must be {classes:,} different names or more: {class_names}")
     return class_names or tuple(map(str, range(classes)))
-
-
-def _larger(splits: dict[str, Split], label: int) -> str:
-    """Return the end of an error message: the first example with an invalid label."""
-    for split, part in splits.items():
-        rows = np.flatnonzero(part.labels >= label)
-        if len(rows):
-            first = f"example {rows[0]:,} of {split} has {part.labels[rows[0]]}"
-            return f"; {first} ({len(rows):,} in all have {label} or more): leave out, or {NUMBER}"
-    return ""
 
 
 class Fitted(NamedTuple):

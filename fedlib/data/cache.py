@@ -9,18 +9,17 @@ it was decoded, and size and time of every file. Entries whose files changed are
 import hashlib
 import json
 import re
-import shutil
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
-from fedlib import paths
+from fedlib import files, paths
 from fedlib.data.records import Dataset, DatasetError, Split, reading
 
 # Increase this when the format or the decoding changes: official datasets are then decoded again.
@@ -56,11 +55,11 @@ def get(name: str, state: Any, about: dict[str, Any], build: Callable[[], Made])
     if state and (found := sound(name, state)):
         return found
     try:
-        folder().mkdir(parents=True, exist_ok=True)
-        with FileLock(folder() / f"{name}.lock"):
+        with files.lock(folder() / f"{name}.lock"):
             if state and (found := sound(name, state)):
                 return found  # another process has built it meanwhile
-            _write(name, state, about, build())
+            files.clean(folder(), name)
+            files.write(folder() / name, partial(_write, state, about, build()))
             return read(name)
     except OSError as error:
         now = "free some space, or set FEDLIB_CACHE to a folder that can be written"
@@ -81,34 +80,28 @@ def stamp(path: Path) -> list[int]:
     return [now.st_size, now.st_mtime_ns]
 
 
-def _write(name: str, state: Any, about: dict[str, Any], made: Made) -> None:
-    """Write an entry, replacing an older one. A missing test split becomes an empty one."""
+def _write(state: Any, about: dict[str, Any], made: Made, entry: Path) -> None:
+    """Write an entry into a new folder. A missing test split becomes an empty one."""
     splits, vocabulary = made
-    train, partial = splits["train"], folder() / f"{name}.partial"
+    train = splits["train"]
     nothing = {n: values[:0] for n, values in train.columns.items()}
     splits.setdefault("test", Split(train.features[:0], train.labels[:0], nothing))
-    shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
-    try:
-        partial.mkdir()
-        for split, part in splits.items():
-            _save(partial / f"{split}.features.npy", part.features)
-            _save(partial / f"{split}.labels.npy", part.labels)
-            for column, values in part.columns.items():
-                if not re.fullmatch(r"[\w.-]+", column):
-                    raise DatasetError(f"column {column!r} cannot be kept, it would name a file")
-                _save(partial / f"{split}.{EXTRA}{_in_ascii(column)}.npy", values)
-        meta = {"state": state, **about} | {
-            "version": VERSION,
-            "vocabulary": vocabulary,
-            "fingerprint": _fingerprint(splits, vocabulary, None if state else about),
-            "files": {path.name: stamp(path) for path in sorted(partial.iterdir())},
-        }
-        meta["sum"] = zlib.crc32(json.dumps(meta).encode())
-        (partial / META).write_text(json.dumps(meta), "utf-8")
-        shutil.rmtree(folder() / name, ignore_errors=True)
-        partial.rename(folder() / name)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    entry.mkdir()
+    for split, part in splits.items():
+        _save(entry / f"{split}.features.npy", part.features)
+        _save(entry / f"{split}.labels.npy", part.labels)
+        for column, values in part.columns.items():
+            if not re.fullmatch(r"[\w.-]+", column):
+                raise DatasetError(f"column {column!r}: a name may have letters, digits and _.-")
+            _save(entry / f"{split}.{EXTRA}{_in_ascii(column)}.npy", values)
+    meta = {"state": state, **about} | {
+        "version": VERSION,
+        "vocabulary": vocabulary,
+        "fingerprint": _fingerprint(splits, vocabulary, None if state else about),
+        "files": {path.name: stamp(path) for path in sorted(entry.iterdir())},
+    }
+    meta["sum"] = zlib.crc32(json.dumps(meta).encode())
+    (entry / META).write_text(json.dumps(meta), "utf-8")
 
 
 def _in_ascii(column: str) -> str:

@@ -233,9 +233,6 @@ def _features(path: Path, record: Record, table: pa.Table, bar: Any) -> NDArray[
     if text and len(shape) < 2:
         return np.asarray(cells.to_numpy())
     if not shape and (pa.types.is_list(cells.type) or pa.types.is_fixed_size_list(cells.type)):
-        lengths = pc.list_value_length(cells).to_numpy()
-        for row in np.flatnonzero(lengths != lengths[0]):
-            raise ValueError(f"row {row:,}: {lengths[row]} numbers in {name!r}, not {lengths[0]}")
         return np.array(cells.to_pylist())
     if not shape:  # a table, whose columns keep their names
         columns = [_plain(name, table.column(name)) for name in record.features]
@@ -251,10 +248,7 @@ def _features(path: Path, record: Record, table: pa.Table, bar: Any) -> NDArray[
 
 def _complete(name: str, column: pa.ChunkedArray) -> None:
     if column.null_count:
-        row = column.is_null().index(True).as_py()
-        lack = (
-            f"{column.null_count:,} of {len(column):,} rows lack one: fill them, or leave them out"
-        )
+        row, lack = column.is_null().index(True).as_py(), f"{column.null_count:,} rows lack one"
         raise ValueError(f"row {row:,}: column {name!r} holds no value; {lack}")
 
 

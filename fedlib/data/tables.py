@@ -1,6 +1,6 @@
 """Convert tables of pandas, Arrow and others to arrays, with errors that name row and column."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from itertools import zip_longest
 from numbers import Real
@@ -54,38 +54,24 @@ def require_same_rows(*parts: tuple[Any, Any]) -> None:
     for name, index in indices[1:]:
         first, other = indices[0]
         if len(index) == len(other) and not index.equals(other):
-            row = next((i for i, (a, b) in enumerate(zip(index, other, strict=True)) if a != b), 0)
-            differ = f"row {row:,} is {other[row]} in {first!r} and {index[row]} in {name!r}"
             join = "join them with .loc[other.index], or give .to_numpy() of what is in one order"
-            raise ValueError(f"{first!r} and {name!r} have different indices: {differ}; {join}")
+            raise ValueError(f"{first!r} and {name!r} have different indices: {join}")
 
 
 def array_of(features: Any) -> NDArray[Any]:
     """Return features as one array, a table as numbers ``[N, columns]``.
 
     Raises:
-        ValueError: for a value that is not a number; it names column, row and value.
+        ValueError: for a column that does not hold numbers.
     """
-    if isinstance(features, Mapping):
-        raise ValueError("features must be an array or a table, no dict: pandas.DataFrame(it)")
     if names := named(features):
         columns = zip(names, _columns(features, names), strict=True)
         return np.column_stack([_numbers(*pair) for pair in columns])
-    x = _array(features)
+    x = np.array(features, order="C")
     if x.ndim < 2 or x.dtype.kind in "fiubc" or not x.size:
         return x
     flat = [_numbers(i, column) for i, column in enumerate(x.reshape(len(x), -1).T)]
     return np.column_stack(flat).reshape(x.shape)
-
-
-def _array(features: Any) -> NDArray[Any]:
-    try:
-        return np.array(features, order="C")
-    except ValueError as error:
-        sizes = [len(x) if hasattr(x, "__len__") else 1 for x in features]
-        row = next((i for i, size in enumerate(sizes) if size != sizes[0]), 0)
-        differ = f"example {row:,} has another than example 0: pad or cut them"
-        raise ValueError(f"features must be of one shape, and {differ}") from error
 
 
 def _columns(table: Any, names: Sequence[str]) -> Sequence[Any]:
@@ -103,18 +89,17 @@ def _columns(table: Any, names: Sequence[str]) -> Sequence[Any]:
 
 
 def _numbers(name: Any, column: Any) -> NDArray[Any]:
-    """Return a column of a table as numbers, with NaN for missing values."""
-    if str(getattr(column, "dtype", "")) == "category":
-        raise ValueError(f"column {name!r} of the features is of categories, no numbers: {ADVICE}")
+    """Return a column of a table as numbers, with NaN for missing values.
+
+    Texts, categories and times are refused, although numpy would make numbers of some.
+    """
     values = np.asarray(column)
-    if values.dtype.kind in "fiub":
+    if values.dtype.kind in "fiub" and str(getattr(column, "dtype", "")) != "category":
         return values
-    odd = [i for i, v in enumerate(values) if not (is_number(v) or missing(v))]
-    if odd:
-        row = next((i for i in odd if not _reads(values[i])), odd[0])
-        item = values[row]
-        got = repr(str(item)) if isinstance(item, str) else str(item)
-        raise ValueError(f"column {name!r}, row {row:,}: {got} is no number: {ADVICE}")
+    kinds = {type(v).__name__ for v in values if not (is_number(v) or missing(v))}
+    if kinds or values.dtype.kind in "fiub":
+        got = ", ".join(sorted(kinds)) or "category"
+        raise ValueError(f"column {name!r} of the features must be of numbers, not {got}: {ADVICE}")
     plain = np.array([np.nan if missing(v) else v for v in values])
     return plain if plain.dtype.kind in "fiub" else plain.astype(float)
 
@@ -130,29 +115,12 @@ def missing(item: Any) -> bool:
     return none or (not hasattr(item, "__len__") and bool(item != item))
 
 
-def _reads(text: Any) -> bool:
-    """Return whether a text can be read as a number.
-
-    A column of numbers becomes one of texts if a single value is no number; that one is reported.
-    """
-    try:
-        return isinstance(text, str) and float(text) is not None
-    except ValueError:
-        return False
-
-
 def require_finite(x: NDArray[Any], names: Sequence[str]) -> None:
     """Raise ValueError for numbers ``[N, ...]`` that are missing, infinite or exceed float32."""
     with np.errstate(over="ignore"):
         bad = ~np.isfinite(x.astype(np.float32, copy=False))
-    if x.ndim != 2:
-        for at in np.argwhere(bad):
-            where = f"example {at[0]:,} has features that are NaN or infinite"
-            raise ValueError(f"{where}: {x[tuple(at)]} at {at[1:].tolist()}")
-    for i in np.flatnonzero(bad.any(0)).tolist():
-        rows = np.flatnonzero(bad[:, i])
-        what, gaps = f"column {names[i] if names else i!r}", rows[np.isnan(x[rows, i])]
-        if len(gaps):
-            lack = f"{len(gaps):,} missing value{'s' * (len(gaps) > 1)}, first in row {gaps[0]:,}"
-            raise ValueError(f"{what} has {lack}: fill them, or leave these rows out")
-        raise ValueError(f"{what}, row {rows[0]:,}: {x[rows[0], i]} is too large for float32")
+    for at in np.argwhere(bad):
+        where = f"column {names[at[1]]!r}" if names else f"position {at[1:].tolist()}"
+        what = f"{x[tuple(at)]} in row {at[0]:,}, {where}"
+        lack = f"{bad.sum():,} features are missing or not finite in float32"
+        raise ValueError(f"{lack}, the first is {what}: fill them, or leave these rows out")

@@ -316,16 +316,12 @@ def redraw(draw: Callable[[], tuple[int, Drawn]], least: int, what: str) -> Draw
     Raises:
         ValueError: if no draw succeeds.
     """
-    nearest = 0
     for _ in range(TRIES):
         smallest, drawn = draw()
         if smallest >= least:
             return drawn
-        nearest = max(nearest, smallest)
-    raise ValueError(
-        f"in {TRIES:,} tries to {what}, the smallest client had {nearest:,} at most, but should "
-        f"have {least:,}; ask for fewer clients, a smaller least or a larger alpha"
-    )
+    wrong = f"in {TRIES:,} tries to {what}, a client had fewer than {least:,}"
+    raise ValueError(f"{wrong}; ask for fewer clients, a smaller least or a larger alpha")
 
 
 def take_first(stacks: list[Ints], counts: Ints, why: str = "") -> list[Ints]:

@@ -100,11 +100,8 @@ class MatchedHoldout:
         draws.require_at_least(what, self.pool + 1, len(rows), instead)
         if self.group is None:
             return draws.holdout(ours.labels, self.pool, seed), None
-        whole, generator = (
-            Partition(rows, np.array([len(rows)])),
-            draws.generator_of(seed, "groups"),
-        )
-        kept, held = draws.cut_groups(whole, self.pool / len(rows), groups, None, [generator])
+        whole, turns = Partition(rows, np.array([len(rows)])), draws.generator_of(seed, "groups")
+        kept, held = draws.cut_groups(whole, self.pool / len(rows), groups, None, [turns])
         return (kept.flat, held.flat), apart
 
 
@@ -189,7 +186,7 @@ class HoldoutByColumn(LocalHoldout):
     >>> rng = np.random.default_rng(0)
     >>> patient = np.repeat(np.arange(30), 4)
     >>> columns = {"hospital": patient % 3, "patient": patient}
-    >>> _ = data.add("stays", (rng.normal(size=(120, 5)), rng.integers(2, size=120), columns))
+    >>> _ = data.add_data("stays", (rng.normal(size=(120, 5)), rng.integers(2, size=120), columns))
     >>> held = HoldoutByColumn(test=0.2, validation=0.1, group="patient")
     >>> task = Task("stays", NaturalPartition("hospital"), MLP((8,)), held)
     >>> {name: part.sum(1).tolist() for name, part in task.counts(seed=0).items()}
@@ -203,18 +200,14 @@ class HoldoutByColumn(LocalHoldout):
 
     def check(self) -> None:
         if self.owner is not None and (self.merge or self.part is not None):
-            raise ValueError(
-                f"owner uses the test split for tests and excludes part and merge: {self}"
-            )
+            raise ValueError(f"owner uses the test split, which excludes part and merge: {self}")
 
     def divide(
         self, request: Partitioner, train: Any, test: Any, classes: int, seed: int
     ) -> Division:
         """Return the division of the data for a partitioner; see ``divide``."""
         if {self.group, self.time, self.owner, self.part} == {None}:
-            raise ValueError(
-                f"{self} needs a column: group, time, owner or part, or use LocalHoldout"
-            )
+            raise ValueError(f"{self} needs a column: group, time, owner or part")
         found = super().divide(request, train, test, classes, seed)
         if self.owner is not None:
             found.parts["test"] = self._of_owners(found.parts, train, test, seed)
@@ -287,9 +280,7 @@ class HoldoutByColumn(LocalHoldout):
         for one, other in combinations(PARTS, 2):
             for twice in np.intersect1d(groups[one], groups[other]).tolist():
                 what = f"{self.group!r} {twice!r} has examples for {one} and for {other}"
-                raise ValueError(
-                    f"{what}, but a group must be in one part: remove those of one part"
-                )
+                raise ValueError(f"{what}, but a group must be in one part")
 
 
 def _column(split: Any, name: str, asked: str) -> NDArray[Any]:
@@ -299,12 +290,7 @@ def _column(split: Any, name: str, asked: str) -> NDArray[Any]:
 
 def _numbered(name: str, asked: str, train: Any, test: Any) -> tuple[Ints, Ints]:
     """Return integer codes of a column's values for both splits, equal for equal values."""
-    both = []
-    for split, of in ((train, "training"), (test, "test")):
-        try:
-            both.append(_column(split, name, asked))
-        except ValueError as error:
-            raise ValueError(f"the {of} split: {error}") from error
+    both = [_column(split, name, asked) for split in (train, test)]
     numbers = np.unique(np.concatenate(both), return_inverse=True)[1]
     return numbers[: len(both[0])], numbers[len(both[0]) :]
 
@@ -320,9 +306,8 @@ def thinned(whole: Partition, labels: Ints, share: float, seed: int) -> Partitio
     """
     generators = draws.generators_of(seed, "own train", np.arange(whole.clients))
     rank, of = draws.ranks(whole, labels, generators)
-    return whole.only(
-        rank < np.maximum(1, np.ceil(share * of - 1e-9))
-    )  # 0.07 * 100 exceeds 7 by rounding
+    # 0.07 * 100 exceeds 7 by rounding.
+    return whole.only(rank < np.maximum(1, np.ceil(share * of - 1e-9)))
 
 
 def divide(

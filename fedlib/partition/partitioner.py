@@ -317,14 +317,7 @@ class RepeatedPartition(PartitionerWrapper):
         others = (f"{name} ({deal})" for deal in range(2, self.times + 1) for name in first)
         return Partition(np.concatenate(flat), np.concatenate(sizes), names=(*first, *others))
 
-    def split_off(
-        self, pool: LabelledExamples, seed: int, share: float
-    ) -> tuple[Partition, Partition]:
-        """Raise ValueError: a client might train on an example that another one holds out."""
-        raise ValueError(
-            "RepeatedPartition assigns an example to several clients, so that one would train on "
-            "what another holds out; use MatchedHoldout with it, not LocalHoldout"
-        )
+    split_off = Partitioner.split_off  # which refuses examples that several clients hold
 
 
 @value(kind="Clients")

@@ -72,9 +72,8 @@ class IID(Partitioner):
     size: PositiveInt | None = None
 
     def partition(self, pool: LabelledExamples, seed: int) -> Partition:
-        sizes = np.full(
-            self.clients, draws.per_client(self.clients, self.size, len(pool.positions))
-        )
+        each = draws.per_client(self.clients, self.size, len(pool.positions))
+        sizes = np.full(self.clients, each)
         dealt = draws.generator_of(seed, "iid").permutation(pool.positions)
         return _in_amounts(dealt[: sizes.sum()], sizes)
 
@@ -198,9 +197,8 @@ class MajorityClasses(Partitioner):
             draws.require_at_least(what, rest, int(others.sum()))
             return generator.multivariate_hypergeometric(others, rest, method="marginals")
 
-        return draws.assign_in_turn(
-            pool, seed, ("majority examples", "majority rest"), counts, draw
-        )
+        names = "majority examples", "majority rest"
+        return draws.assign_in_turn(pool, seed, names, counts, draw)
 
     def _pairs(self, seed: int, classes: int) -> Ints:
         """Return each client's two majority classes, int64 ``[clients, 2]``."""
@@ -268,9 +266,8 @@ class Pachinko(Partitioner):
             return counts
 
         counts = np.zeros((self.clients, pool.classes), np.int64)
-        return draws.assign_in_turn(
-            pool, seed, ("pachinko examples", "pachinko shares"), counts, draw
-        )
+        names = "pachinko examples", "pachinko shares"
+        return draws.assign_in_turn(pool, seed, names, counts, draw)
 
 
 @value(kind="ByColumn")
@@ -287,7 +284,7 @@ class NaturalPartition(Partitioner):
     >>> rng = np.random.default_rng(0)
     >>> who = np.repeat(["ann", "bob", "eve"], 40)
     >>> train = rng.normal(size=(120, 5)), rng.integers(2, size=120), {"writer": who}
-    >>> _ = data.add("letters", train)
+    >>> _ = data.add_data("letters", train)
     >>> task = Task("letters", NaturalPartition("writer"), MLP((8,)), LocalHoldout(test=0.25))
     >>> task.counts(seed=0)["train"].shape  # [clients, classes]
     (3, 2)
@@ -364,10 +361,8 @@ class ClassDirichlet(Partitioner):
             dealt = self._one_try(stacks, total, state)
             return int(dealt.sizes.min()), dealt
 
-        what = (
-            f"divide {total:,} examples of {pool.classes:,} classes among {clients:,} clients with"
-        )
-        return draws.redraw(draw, least, f"{what} alpha {self.alpha:g}"), state
+        what = f"divide {total:,} examples among {clients:,} clients with alpha {self.alpha:g}"
+        return draws.redraw(draw, least, what), state
 
     def partition(self, pool: LabelledExamples, seed: int) -> Partition:
         dealt, _ = self.dealt(pool, seed)

@@ -63,7 +63,7 @@ def pictures(places, count, seed=0):
 
 
 SAID = [  # the files on the hub, or why it cannot be reached
-    (ConnectionError("no"), r"be downloaded: .*no; check HF_HUB_OFFLINE, HF_ENDPOINT.* Set FED"),
+    (ConnectionError("no"), r"be downloaded: .*no; check the network and HF_ENDPOINT.* Set FED"),
     (b"PAR1 corrupt", f"{TRAIN} cannot be read.*Set FEDLIB_DATA.*HF_ENDPOINT"),
     (4, r"holds 4 training .* official femnist has 3"),
 ]

@@ -159,7 +159,9 @@ def test_a_relative_store_stays_where_it_was_read_first(tmp_path, monkeypatch):
 def own(labels):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 3)), np.arange(60) % 2
-    datasets.add("users_own", (x, y[::-1].copy() if labels else y, {"who": np.arange(60) // 20}))
+    datasets.add_data(
+        "users_own", (x, y[::-1].copy() if labels else y, {"who": np.arange(60) // 20})
+    )
     task = Task("users_own", IID(3, 15), MLP(hidden=(4,)), LocalHoldout(test=0.2))
     return replace(AVG, task=task)
 
@@ -173,9 +175,9 @@ def test_replaced_data_of_ones_own_are_another_run_and_both_are_stored(places, r
     assert after.provenance["data"] != before.provenance["data"]
     own(False)
     assert play(one).provenance == before.provenance and rounds.played == 2 * AVG.rounds
-    datasets.add("users_own", ([[0.0], [1.0]] * 30, [0, 1] * 30, {"who": np.arange(60) // 30}))
+    datasets.add_data("users_own", ([[0.0], [1.0]] * 30, [0, 1] * 30, {"who": np.arange(60) // 30}))
     whose = one.key
-    datasets.add("users_own", ([[0.0], [1.0]] * 30, [0, 1] * 30, {"who": np.arange(60) % 2}))
+    datasets.add_data("users_own", ([[0.0], [1.0]] * 30, [0, 1] * 30, {"who": np.arange(60) % 2}))
     assert whose != one.key, "whose examples are which counts as well"
 
 

@@ -417,7 +417,7 @@ class OfTokens(Reading):
 
 def test_a_family_says_itself_whether_it_reads_tokens(places):
     """An embedding of places made a transformer of images one of texts, which was refused."""
-    data.add("words", (np.arange(600).reshape(60, 10) % 20, np.arange(60) % 2))
+    data.add_data("words", (np.arange(600).reshape(60, 10) % 20, np.arange(60) % 2))
     images = Task("digits", IID(4, 20), OfImages(), MatchedHoldout(200, 5, 10))
     for task in (images, Task("words", IID(4), OfTokens(), LocalHoldout())):
         fed = task.build(0)

@@ -25,7 +25,7 @@ X, Y = RNG.normal(size=(240, 4)), RNG.integers(2, size=240)
 
 @pytest.fixture
 def task(places):
-    data.add("wards", (X, Y, {"hospital": WHERE}), class_names=("well", "ill"))
+    data.add_data("wards", (X, Y, {"hospital": WHERE}), class_names=("well", "ill"))
     return Task("wards", NaturalPartition("hospital", clients=3), MLP((4,)), LocalHoldout())
 
 
@@ -100,7 +100,7 @@ ASKED = {  # data of every kind, as its clients have them
 
 @pytest.mark.parametrize("name", ASKED)
 def test_a_clients_own_examples_are_those_of_its_metrics(task, name):
-    data.add("letters", (OF_TEXTS, Y, {"hospital": WHERE}))
+    data.add_data("letters", (OF_TEXTS, Y, {"hospital": WHERE}))
     ours = Task(*ASKED[name], LocalHoldout(test=0.3, validation=0.2))
     result, fed = play(Experiment(ours, FedAvg(), rounds=2, cohort=2)), ours.build(0)
     for split in ("validation", "test"):
@@ -138,7 +138,9 @@ def test_clients_are_trained_and_scored_on_their_own_part_of_a_given_test_split(
     who = np.array(["ann", "bob"]).repeat(200)
     x = np.random.default_rng(1).normal(size=(400, 3))
     y = ((x[:, 0] > 0) ^ (who == "bob")).astype(int)
-    data.add("users", (x[::2], y[::2], {"user": who[::2]}), (x[1::2], y[1::2], {"user": who[1::2]}))
+    data.add_data(
+        "users", (x[::2], y[::2], {"user": who[::2]}), (x[1::2], y[1::2], {"user": who[1::2]})
+    )
     task = Task("users", NaturalPartition("user"), MLP((4,)), HoldoutByColumn(owner="user"))
     fed = task.build(0)
     tests = [fed.test.y[fed.test.client(i)].tolist() for i in range(2)]

@@ -314,7 +314,7 @@ def test_a_balanced_set_can_be_of_examples_that_nobody_trains_on_or_is_tested_on
 def test_words_are_ranked_by_those_who_take_part(places, monkeypatch):
     texts = ["b a", "a", "c c c c", "b a"] * 20
     hospital = np.array(["x", "x", "y", "x"] * 20)
-    datasets.add("said", (texts, [0, 1] * 40, {"hospital": hospital}), (["c b"], [0]))
+    datasets.add_data("said", (texts, [0, 1] * 40, {"hospital": hospital}), (["c b"], [0]))
     assert datasets.load("said").vocabulary == ("<pad>", "<unk>", "c", "a", "b")
     held_out = LocalHoldout(test=0.01, validation=0)
     task = Task("said", NaturalPartition("hospital"), FastText(9, 2), held_out)
@@ -332,7 +332,7 @@ def test_words_are_ranked_by_those_who_take_part(places, monkeypatch):
 def test_a_second_stage_sees_numbers_as_the_first_one_did(places):
     who = np.arange(160) % 4
     x = np.random.default_rng(0).normal(size=(160, 6)) + 30 * who[:, None]
-    datasets.add("patients", (x, np.arange(160) // 4 % 2, {"hospital": who}))
+    datasets.add_data("patients", (x, np.arange(160) // 4 % 2, {"hospital": who}))
     column, half = NaturalPartition("hospital"), OptOut(0.5)
     task = Task("patients", column, MLP((5,)), LocalHoldout(), opt_out=half)
     first = Experiment(task, FedAvg(**FAST), rounds=1, cohort=2)

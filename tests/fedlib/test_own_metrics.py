@@ -85,14 +85,14 @@ def test_the_baseline_is_that_of_the_data_that_are_there_now(places):
     owner = {"ward": np.arange(60) % 2}
     split, found = LocalHoldout(test=0.5, validation=0), []
     for y in (np.zeros(60, dtype=int), np.arange(60) // 2 % 2):
-        data.add("stays", (x, np.append(y[:-1], 1), owner))
+        data.add_data("stays", (x, np.append(y[:-1], 1), owner))
         task = Task("stays", NaturalPartition("ward"), MLP((4,)), split)
         one = Experiment(task, FedAvg(batch_size=8), rounds=5, cohort=2)
         found.append(majority_accuracy(one))
     assert found[0] > 0.9 > found[1]
     stored = run(one, **QUICK)  # without validation examples nothing is compared with the baseline
     assert compare({"mine": [stored]})[0].majority == pytest.approx(found[1])
-    data.add("stays", (x, 1 - y, owner))
+    data.add_data("stays", (x, 1 - y, owner))
     assert np.isnan(compare({"mine": [stored]})[0].majority)
     assert frame({"mine": [stored]})["majority"].isna().all()
 

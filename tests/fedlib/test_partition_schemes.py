@@ -78,7 +78,7 @@ def test_what_every_scheme_promises(scheme, data, seed):
     try:
         part = deal(request, labels, seed, pool, CLASSES, **columns)
     except ValueError as error:
-        assert re.search(r"only \d|should have \d", str(error)), error
+        assert re.search(r"only \d|fewer than \d", str(error)), error
         return
     everyone = part.flat
     assert len(np.unique(everyone)) == len(everyone) and set(everyone) <= set(pool.tolist())

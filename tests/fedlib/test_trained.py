@@ -108,7 +108,7 @@ def test_what_was_added_can_be_asked_about_in_the_same_form(places):
     table = pd.DataFrame(np.arange(240).reshape(60, 4) * 7 % 50 - 9, columns=[*"abcd"])
     yes, found = (table["a"] > 12).to_numpy(), []
     for given, how in ((table.to_numpy(), {"tokens": False}), (table, {})):
-        data.add("mine", (given, yes), **how)
+        data.add_data("mine", (given, yes), **how)
         task = Task("mine", IID(3), MLP((4,)), LocalHoldout())
         result = run(replace(AVG, task=task), progress=False)
         for asked in ((given, yes), (table.astype(float), yes.astype(int)), (table, yes, {})):

@@ -159,7 +159,7 @@ def test_a_large_client_among_many_costs_what_all_hold(places, opt_out):
     """Tables of clients x the largest client would be a hundred times the bound."""
     who, rng = np.r_[np.repeat(np.arange(TINY), 2), np.full(LARGE, TINY)], np.random.default_rng(0)
     x, y = rng.normal(size=(len(who), 2)).astype(np.float32), rng.integers(2, size=len(who))
-    data.add("unequal", (x, y, {"who": who}))
+    data.add_data("unequal", (x, y, {"who": who}))
     held_out = LocalHoldout(0.3, 0.1)
     task = Task("unequal", NaturalPartition("who"), MLP((2,)), held_out, opt_out=opt_out)
     tracemalloc.start()

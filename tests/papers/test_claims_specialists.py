@@ -307,7 +307,7 @@ def test_nothing_is_fitted_to_what_opted_out_or_is_tested_on(kind, opt_out, plac
         LocalHoldout(test=0.3, validation=0.2),
     )
     x, y, columns = patients(kind)
-    datasets.add("patients", (x, y, columns))
+    datasets.add_data("patients", (x, y, columns))
     task = Task(*task, opt_out=opt_out)
     _, division, inside = task.divided(0)
     rows = division.parts["train"].flat[inside]
@@ -316,7 +316,7 @@ def test_nothing_is_fitted_to_what_opted_out_or_is_tested_on(kind, opt_out, plac
     held = division.parts["validation"]
     others = np.setdiff1d(others, held.flat[np.isin(held.owners, fed.participants)])
     poisoned[others] = {"numbers": 5000, "pictures": 255}.get(kind, "zzz bruise bruise cold")
-    datasets.add("patients", (poisoned, y, columns))
+    datasets.add_data("patients", (poisoned, y, columns))
     again = task.build(0)
     for one, other in ((fed, again), (fed, tampered(task, 0))):
         for split in ("train", "validation"):
