@@ -99,16 +99,6 @@ def of_fedavg(table: pd.DataFrame, metric: str, over: str) -> pd.DataFrame:
     return both[["method", "seed", over, "value"]].reset_index(drop=True)
 
 
-def tried(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return FedAvg's accuracy on balanced validation examples by learning rate (Fig. 2).
-
-    It is that of the round with the least validation loss, the initial model aside. Columns method
-    (the majority fraction: "p = 0.6"), seed, lr, value.
-    """
-    table = frames.ended(frames.after_round_0(frame), "balanced_validation_accuracy")
-    return table.assign(method=table["p"].map("p = {:g}".format))[["method", "seed", "lr", "value"]]
-
-
 def losses(frame: pd.DataFrame) -> pd.DataFrame:
     """Return FedAvg's losses over its rounds at the least and the largest p (001's appendix).
 
@@ -149,38 +139,20 @@ def by_way(released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame) -
     return table[["method", "metric", "p", "way", "seed", "value"]]
 
 
-def explained(table: pd.DataFrame) -> pd.DataFrame:
-    """Return Table 1 by way, one row by p and method; means over seeds, empty where there is none.
+def distances(table: pd.DataFrame) -> pd.DataFrame:
+    """Return how far scores by way are from the published ones, as ``plotting.dots`` draws it.
 
-    ``table`` is that of ``by_way``, of one metric.
+    ``table`` is that of ``by_way``. A row by method, a group by way: the distance of the mean over
+    seeds in points, mean over both tests and p.
     """
-    wide = table.pivot_table("value", ["p", "method"], "way", sort=False)
-    ways = table["way"].unique()
-    return wide[[w for w in ways if w in wide]].sort_index(level="p", sort_remaining=False)
-
-
-def way_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return what ``plotting.dots`` draws of ``by_way``, of one metric.
-
-    A row by method and p, a group by way.
-    """
-    drawn = frames.bands(table, by=("method", "p", "way"), each=True)
-    row = drawn["method"] + ", p = " + drawn["p"].map("{:g}".format)
-    drawn = drawn.assign(row=row, group=drawn["way"])
-    methods = {method: place for place, method in enumerate(table["method"].unique())}
-    drawn = drawn.sort_values(["method", "p"], key=lambda c: c.replace(methods), kind="stable")
-    return drawn[["row", "group", "mean", "low", "high", "seeds", "values"]]
-
-
-def distance_by_way(table: pd.DataFrame) -> str:
-    """Return how far scores by way are from the published ones, in the mean, as a heading."""
-    known = table[table["way"].eq("published")]
-    others = [way for way in table["way"].unique().tolist() if way != "published"]
-    found = [gaps(table[table["way"].eq(way)], known, [*table["method"]]) for way in others]
-    means = [gap.groupby(["method", "metric", "p"])["gap"].mean() for gap in found]
-    off = [mean.abs().mean() for mean in means]
-    told = ", ".join(f"{way} {100 * far:.1f}" for way, far in zip(others, off, strict=True))
-    return f"distance of means from the published numbers, in points: {told}"
+    place = ["method", "metric", "p"]
+    theirs = table[table["way"].eq("published")].set_index(place)["value"].rename("theirs")
+    ours = table[table["way"].ne("published")].groupby([*place, "way"], sort=False)["value"].mean()
+    far = ours.reset_index().join(theirs, on=place).dropna(subset="theirs")
+    far["mean"] = 100 * (far["value"] - far["theirs"]).abs()
+    far = far.rename(columns={"method": "row", "way": "group"})
+    drawn = far.groupby(["row", "group"], sort=False)["mean"].mean().reset_index()
+    return drawn.assign(low=drawn["mean"], high=drawn["mean"])
 
 
 def at_q(table: pd.DataFrame, q: float) -> pd.DataFrame:
