@@ -5,11 +5,12 @@ from unittest.mock import patch
 import pytest
 import torch
 from conftest import make_federation
-from playing import begun, every
+from playing import BATTERY, begun
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.card import Card, OnCard, card, placed
 from fedlib import FedAvg, MajorityClass, Optimizer, adam, processor, sgd
+from fedlib import algorithms as alg
 from fedlib.engine import captured, play_round
 
 CALLED = Card.called
@@ -83,8 +84,9 @@ def both_ways(algorithm, monkeypatch, **how):
 
 
 @pytest.mark.slow
-@every
-def test_replayed_steps_train_every_algorithm_as_single_ones_do(algorithm, there, monkeypatch):
+@pytest.mark.parametrize("name", alg.__all__)
+def test_replayed_steps_train_every_algorithm_as_single_ones_do(name, there, monkeypatch):
+    algorithm = BATTERY[name]
     plain, replayed, counts = both_ways(algorithm, monkeypatch)
     assert counts or isinstance(algorithm, MajorityClass), "nothing was captured"
     for one in counts:
