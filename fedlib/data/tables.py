@@ -1,4 +1,4 @@
-"""Convert tables of pandas, Arrow and others to arrays, with errors that name row and column."""
+"""Convert tables of pandas, Arrow and others to arrays, with errors that name the column."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -10,10 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-ADVICE = (
-    "read numbers as such (pandas.read_csv has decimal and na_values), encode categories"
-    " (pandas.get_dummies), and count dates from one of them (in seconds, say)"
-)
+ADVICE = "encode categories (pandas.get_dummies), and count dates from one of them"
 
 
 def named(features: Any) -> list[str]:
@@ -93,20 +90,16 @@ def _numbers(name: Any, column: Any) -> NDArray[Any]:
 
     Texts, categories and times are refused, although numpy would make numbers of some.
     """
-    values = np.asarray(column)
-    if values.dtype.kind in "fiub" and str(getattr(column, "dtype", "")) != "category":
+    values, kind = np.asarray(column), str(getattr(column, "dtype", ""))
+    if values.dtype.kind in "fiub" and kind != "category":
         return values
-    kinds = {type(v).__name__ for v in values if not (is_number(v) or missing(v))}
-    if kinds or values.dtype.kind in "fiub":
-        got = ", ".join(sorted(kinds)) or "category"
+    known = Real | Decimal | np.bool_
+    odd = {type(v).__name__ for v in values if not (isinstance(v, known) or missing(v))}
+    if odd or values.dtype.kind in "fiubm":
+        got = ", ".join(sorted(odd)) or kind or values.dtype
         raise ValueError(f"column {name!r} of the features must be of numbers, not {got}: {ADVICE}")
     plain = np.array([np.nan if missing(v) else v for v in values])
     return plain if plain.dtype.kind in "fiub" else plain.astype(float)
-
-
-def is_number(item: Any) -> bool:
-    """Return whether an item is a number or a boolean."""
-    return isinstance(item, Real | Decimal | np.bool_) and not isinstance(item, np.timedelta64)
 
 
 def missing(item: Any) -> bool:

@@ -266,9 +266,8 @@ class LabelPermuted(SideInformation):
             int64 ``[permutations, classes]``, all different; the first one is the identity.
         """
         available = math.factorial(min(classes, 20))
-        draws.require_at_least(
-            f"different permutations of {classes} classes", self.permutations, available
-        )
+        what = f"different permutations of {classes} classes"
+        draws.require_at_least(what, self.permutations, available)
         generator = draws.generator_of(seed, "label tables", classes)
         tables = dict.fromkeys([tuple(range(classes))])
         while len(tables) < self.permutations:
