@@ -18,6 +18,7 @@ from companion.theme import theme
 ROUNDS = "communication round"
 BEGINNING = 0.15  # of the rounds: the steep rise, which would squeeze what follows
 LETTERS = 14  # of a line of a place's name
+ACCURACIES = (0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)  # marks of a logit axis
 FEW = 6  # places on an axis that are all marked
 LETTER, SLOPE = 0.035, 45  # of such a mark: a letter's part of the field, and degrees
 
@@ -284,25 +285,31 @@ def hollow(ax: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
 
 
 def slopes(panels: Mapping[str, pd.DataFrame], places: Sequence[str], **labels: Any) -> Drawn:
-    """Draw how a number goes from place to place, a line per method: a slope chart.
+    """Draw how an accuracy goes from place to place, a line per method: a slope chart.
 
     ``panels`` maps a panel's title to a frame with columns method, way, seed and value; ``places``
     are values of way, from left to right. The mean over seeds, and every seed as a thin line.
-    Fields share their axis of y.
+    Fields share their axis of y, on which errors of 40%, 4% and 0.4% are equally far apart (logit).
     """
+    values = pd.concat([*panels.values()])["value"] if panels else pd.Series([0.5])
+    ticks = [t for t in ACCURACIES if values.min() <= t <= min(values.max(), ACCURACIES[-1])]
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
         at = {way: i for i, way in enumerate(places)}
         runs = style.ordered(numbers[numbers["way"].isin(places)])
         drawn = bands(runs, by=("method", "way"))
         placed, each = (rows.assign(place=rows["way"].map(at)) for rows in (drawn, runs))
-        each = each.sort_values("place", kind="stable")
-        _lines(ax, placed, "place", style.ordered(each), forms=True)
+        each["value"] = each["value"].clip(upper=ACCURACIES[-1])  # 1 is infinitely far away
+        ax.set_yscale("logit")
+        _lines(ax, placed, "place", each.sort_values("place", kind="stable"), forms=True)
         ax.set_xticks(range(len(places)), [fill(way, LETTERS) for way in places])
-        ax.set(title=f"{name}, {style.seeds_of(drawn)}", xlim=(-0.25, len(places) - 0.75))
+        ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        ax.minorticks_off()
+        ax.set(title=f"{name}, {style.seeds_of(drawn)}", xlim=(-0.4, len(places) - 0.6))
         return drawn
 
-    return fields(panels, draw, (1.1 * len(places), 3.0), sharey=True, room=0.3, **labels)
+    size, how = (max(1.0 * len(places), 2.5), 3.0), {"ylabel": "accuracy (logit scale)"} | labels
+    return fields(panels, draw, size, room=0.3, sharey=True, **how)
 
 
 def _lines(

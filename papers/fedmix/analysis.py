@@ -350,9 +350,9 @@ def _sizes(algorithm: FedAvg, net: FunctionalModel) -> dict[str, int]:
 # New clients: sec. 2, Fig. 12, App. F.
 
 SEEN = "participating client"
-UNLABELLED = "unseen client, no labels"
-BEFORE = "unseen client, before fitting"
-AFTER = "unseen client, after fitting"
+UNLABELLED = "new client, no labels"
+BEFORE = "new client, before fitting"
+AFTER = "new client, after fitting"
 WAYS = (SEEN, BEFORE, AFTER, UNLABELLED)
 APPENDIX_F = (
     # what, method, metric here, and the place of the paper's number in ``published``
@@ -444,16 +444,6 @@ def three_ways(frame: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
     }
     rows = [(m, way, s, v) for m in names.JOINING for way in WAYS for s, v in ends[way][m].items()]
     return pd.DataFrame(rows, columns=["method", "way", "seed", "value"])
-
-
-def by_way(ways: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return the frames of `three_ways`, by their names, as a field for each way to test."""
-    return {
-        name + f"\n{way}": rows
-        for name, each in ways.items()
-        for way in WAYS
-        if len(rows := each[each["way"] == way])
-    }
 
 
 # Clusters of clients whose labels are permuted: sec. 4.3, Fig. 7 and 8, App. B.

@@ -95,7 +95,7 @@ FIELDS = {
     "versus": lambda: plotting.versus({"a": SIDES, LONG: SIDES}),
     "frontier": lambda: plotting.frontier({"a": BOARD}, xlabel="x", ylabel="y"),
     "tradeoff": lambda: plotting.tradeoff({"a": COSTS, LONG: COSTS}, x="gigabytes", xlabel="x"),
-    "slopes": lambda: plotting.slopes({"a": WAYS, LONG: WAYS}, [*"uv"], ylabel="y"),
+    "slopes": lambda: plotting.slopes({"a": WAYS, LONG: WAYS}, [*"uv"]),
     "heatmaps": lambda: plotting.heatmaps(
         {f"K = {k}, half the rate, round 30": np.eye(4) for k in range(4)}, rows=4, inches=1.4
     ),
@@ -227,8 +227,8 @@ def test_a_tradeoff_names_every_setting_at_its_mean_cost_and_marks_the_costs_of_
 
 
 def test_slopes_go_through_the_places_that_are_named_in_their_order():
-    table = WAYS.assign(value=[*range(len(WAYS))])
-    figure, drawn = plotting.slopes({"d": table}, ["v", "u"], ylabel="y")
+    table = WAYS.assign(value=np.linspace(0.1, 1, len(WAYS)))
+    figure, drawn = plotting.slopes({"d": table}, ["v", "u"])
     assert {*drawn["way"]} == {"u", "v"}, "w is not asked for"
     means = drawn.query("method == @FEDMIX").set_index("way")["mean"]
     (line,) = [line for line in figure.axes[0].lines if line.get_label() == FEDMIX]

@@ -290,9 +290,6 @@ def test_three_ways_to_test():
     assert list(mean[FEDMIX].index) == list(analysis.WAYS)
     assert mean[FEDMIX].tolist() == pytest.approx([0.95, 0.15, 0.9, 0.85])
     assert list(mean[FEDAVG].index) == [analysis.BEFORE, analysis.AFTER]
-    fields = analysis.by_way({"here": ways})
-    assert [*fields] == [f"here\n{way}" for way in analysis.WAYS]
-    assert {*fields[f"here\n{analysis.BEFORE}"]["method"]} == {FEDAVG, FEDMIX}
     assert initials(claims.joining_claims(joining(), classes=10)) == "hhh"
     # Said of experts that specialise: q keeps 0.88 of the largest entropy, or 0.02.
     for kept, third in ((0.88, "n"), (0.02, "h")):
