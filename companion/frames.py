@@ -151,17 +151,13 @@ def divergences(frame: pd.DataFrame) -> pd.DataFrame:
     return rows[~rows["item"].str.startswith(("phi", "gate."))]
 
 
-def divergence(frame: pd.DataFrame, over: str = "mean", tensor: str = "") -> pd.DataFrame:
+def divergence(frame: pd.DataFrame) -> pd.DataFrame:
     """Return gradient divergence by method, seed and round, summed over a model's tensors.
 
-    Of K experts it is the mean over experts (``over="mean"``: comparable with one model) or the sum
-    (``over="sum"``: K times as large). ``tensor`` restricts it to the tensors whose name ends so.
+    Of K experts it is the mean over experts, which is comparable with one model.
     """
-    rows = divergences(frame)
-    if tensor:
-        rows = rows[rows["item"].str.endswith(tensor)]
-    by_expert = by_run(rows, "round", "expert")["value"].sum()
-    return by_run(by_expert, "round")["value"].agg(over)
+    by_expert = by_run(divergences(frame), "round", "expert")["value"].sum()
+    return by_run(by_expert, "round")["value"].mean()
 
 
 def smooth(curve: pd.DataFrame, window: int) -> pd.DataFrame:

@@ -199,7 +199,7 @@ def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None
     ``settings`` are fields of its algorithm with the widgets that set them; another value trains a
     new run up to the same round. A page without a kernel shows the experiment as it is stored.
     """
-    start = min(8, experiment.rounds)  # by then what is set can be told apart by eye
+    start = -(-experiment.rounds // 3)  # by then rows of q differ, and more is to come
     at = w.IntSlider(start, 0, experiment.rounds, description="round", continuous_update=False)
     clock = w.Play(value=start, max=experiment.rounds, interval=_FRAME)
     w.link((clock, "value"), (at, "value"))
@@ -213,7 +213,8 @@ def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None
         return specialisation_frame(live[0], round)
 
     parts = [clock, *explorer(draw, round=at, **(settings or {})).children]
-    return Explorer(parts, dict(_remembered(experiment)), start=0)
+    pictures = dict(_remembered(experiment))
+    return Explorer(parts, pictures, start=max(len(pictures) - 1, 0))
 
 
 def _remembered(experiment: Experiment) -> Iterator[tuple[str, bytes]]:

@@ -36,6 +36,7 @@ from papers.fedmix.leaks import best_threshold, leak_behind_noise, leak_of_sums,
 from papers.published import HERE, published
 from papers.scaled import ONCE
 
+DEAD = 0.05  # a fifth of the share that each of four experts has if all are used alike
 PAPER_TRAVEL = 2.0  # 2,000 rounds at the rate 1e-3
 RUN = ["method", "seed"]
 
@@ -53,6 +54,21 @@ def most_even(frame: pd.DataFrame) -> float:
     rows = frame[frame["metric"] == "q"]
     classes, experts = (int(rows[c].astype(int).max()) + 1 for c in ("item", "expert"))
     return classes // experts / classes
+
+
+def most_used(frame: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Return the most used expert's mean gate on test data: method, seed, round, value."""
+    rows = frame[(frame["metric"] == "test_gate") & (frame["method"] == method)]
+    use = rows.groupby([*RUN, "round", "expert"])["value"].mean()
+    return use.groupby([*RUN, "round"]).max().reset_index()
+
+
+def dead_experts(least: pd.DataFrame) -> pd.Series:
+    """Return by method in how many runs an expert has less than a fifth of 1/K of the labels.
+
+    ``least`` is `least_used` of four experts.
+    """
+    return least.groupby("method")["value"].agg(lambda v: f"{(v < DEAD).sum()} of {len(v)}")
 
 
 def experts_of(frame: pd.DataFrame) -> list[int]:
@@ -89,7 +105,9 @@ def late(curve: pd.DataFrame) -> pd.DataFrame:
     return curve[curve["round"] > 0.75 * curve["round"].max()]
 
 
-def relative_divergence(frame: pd.DataFrame, setting: Mixtures, tensor: str = "") -> pd.DataFrame:
+def relative_divergence(
+    frame: pd.DataFrame, setting: Mixtures, *, by_tensor: bool = False
+) -> pd.DataFrame:
     """Return the gradient divergence divided by that of unrelated updates with the same weights.
 
     It is 1 minus the mean cosine of two clients' updates, over pairs, tensors and experts by their
@@ -100,18 +118,19 @@ def relative_divergence(frame: pd.DataFrame, setting: Mixtures, tensor: str = ""
         frame: runs of a section, with the divergence of every round and q(z|y) where it was logged.
         setting: their setting, whose task and cohorts give p(s|z). Runs with another partition
             (``CENTRALISED``) and those that prune, whose weights are others, are left out.
-        tensor: restricts it to the tensors whose name ends so.
+        by_tensor: gives it for each tensor (``base.0.weight``: without the experts' prefix).
 
     Returns:
-        Columns method, seed, round, value.
+        Columns method, seed, round, value, and tensor if asked for.
     """
     rows = frames.divergences(frame)
-    rows = rows[rows["item"].str.endswith(tensor)]
+    rows = rows.assign(tensor=rows["item"].str.removeprefix("experts."))
     apart = unrelated_divergence(frame, setting).rename(columns={"value": "unrelated"})
     both = rows.merge(apart, on=[*RUN, "round", "expert"])
-    sums = both.groupby([*RUN, "round"], as_index=False)[["value", "unrelated"]].sum()
+    keys = [*RUN, "round", *["tensor"] * by_tensor]
+    sums = both.groupby(keys, as_index=False)[["value", "unrelated"]].sum()
     sums = sums[sums["unrelated"] > 0]  # a cohort of one client has no pair
-    return sums.assign(value=sums["value"] / sums["unrelated"])[[*RUN, "round", "value"]]
+    return sums.assign(value=sums["value"] / sums["unrelated"])[[*keys, "value"]]
 
 
 def unrelated_divergence(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
@@ -208,14 +227,14 @@ def _counted() -> dict[tuple[str, int], np.ndarray]:
     return {key: np.array([of.split() for of in counts], int).T for key, counts in each}
 
 
-def by_tensor(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the divergence of each tensor in the last quarter of the rounds, mean over experts.
+def by_tensor(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
+    """Return `relative_divergence` of each tensor, mean over the last quarter of the rounds.
 
-    Columns tensor (``base.0.weight``: without the experts' prefix), method, seed, value.
+    Columns tensor (as `layer_names` calls it), method, seed, value.
     """
-    rows = late(frames.divergences(frame))
-    rows = rows.assign(tensor=rows["item"].str.removeprefix("experts."))
-    return rows.groupby(["tensor", *RUN])["value"].mean().reset_index()
+    rows = late(relative_divergence(frame, setting, by_tensor=True))
+    means = rows.groupby(["tensor", *RUN])["value"].mean().reset_index()
+    return means.assign(tensor=means["tensor"].map(layer_names(means["tensor"].to_list())))
 
 
 def layer_names(tensors: Sequence[str]) -> dict[str, str]:
@@ -232,16 +251,19 @@ def spread(rounds: Sequence[int], count: int) -> list[int]:
     return [rounds[i] for i in at]
 
 
-def ahead_of_fedavg(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return by how much accuracy exceeds FedAvg's on the same seed and round.
+def above(curve: pd.DataFrame, base: str) -> pd.DataFrame:
+    """Return by how much each method's curve is above that of ``base`` on the same seed and round.
 
-    Columns method, seed, round, value; FedAvg itself and seeds that it has not are left out.
+    Columns method, seed, round, value; ``base`` itself and seeds that it has not are left out.
     """
-    curve = frames.curve(frame, "test_accuracy")
-    base = curve[curve["method"] == names.FEDAVG].drop(columns="method")
-    others = curve[curve["method"] != names.FEDAVG]
-    both = others.merge(base, on=["seed", "round"], suffixes=("", "_base"))
+    level = curve[curve["method"] == base].drop(columns="method")
+    both = curve[curve["method"] != base].merge(level, on=["seed", "round"], suffixes=("", "_base"))
     return both[[*RUN, "round"]].assign(value=both["value"] - both["value_base"])
+
+
+def ahead_of_fedavg(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return by how much accuracy is `above` FedAvg's."""
+    return above(frames.curve(frame, "test_accuracy"), names.FEDAVG)
 
 
 def ahead_at_traffic(frame: pd.DataFrame) -> pd.DataFrame:
@@ -318,6 +340,15 @@ def fig_4(shown: Sequence[Panel], *methods: str) -> Drawn:
     if len(shown) == 1:
         rows = [[*rows[0], rows[1][0]._replace(ylabel="")]]
     return plotting.grid(rows, heading=told)
+
+
+def changed_by_epoch(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return by how much a local epoch changes the cohort's accuracy, mean over the last quarter.
+
+    Of the seeds that every method has. Columns method, seed, value.
+    """
+    rows = late(frames.same_seeds(frames.adapted(frame)))
+    return rows.groupby(RUN)["gain"].mean().rename("value").reset_index()
 
 
 def expected_traffic(experiment: Experiment) -> tuple[int, int, int]:

@@ -66,8 +66,9 @@ def specialisation_claims(frame: pd.DataFrame, phi_rate: float) -> list[Claim]:
     """
     accuracy, least = final(frame, "test_accuracy"), by_method(analysis.least_used(frame))
     surest = by_method(largest_entries(frame))
-    epochs = most_used(frame, names.CENTRALISED)
-    first, last = (epochs.get(t, {}) for t in (1, max(epochs, default=0)))
+    used = analysis.most_used(frame, names.CENTRALISED)
+    epochs = (used[used["round"] == t] for t in (1, used["round"].max()))
+    first, last = map(frames.by_seed, epochs)
     sides, one = ((FEDMIX, names.ENSEMBLE), surest[FEDMIX])
     rows = [
         ("special.one", one, ">", SURE, {"methods": (FEDMIX,)}),
@@ -107,14 +108,6 @@ def one_hotness(frame: pd.DataFrame, method: str, rate: float = 0) -> list[float
     if rate:
         rows = rows[rows["round"] == round(analysis.PAPER_TRAVEL / rate)]
     return [v / most for v in final(rows, "q_entropy")[method].values()]
-
-
-def most_used(frame: pd.DataFrame, method: str) -> dict[int, BySeed]:
-    """Return the most used expert's mean gate on test data, by round and seed."""
-    rows = frame[(frame["metric"] == "test_gate") & (frame["method"] == method)]
-    use = rows.groupby(["round", "seed", "expert"])["value"].mean()
-    most = use.groupby(["round", "seed"]).max().reset_index()
-    return {int(str(t)): frames.by_seed(rows) for t, rows in most.groupby("round")}
 
 
 def entropy_claims(entropy: pd.DataFrame) -> list[Claim]:
