@@ -70,18 +70,6 @@ def test_table_of_ragged_rows():
     assert part.shares([0, 0, 1, 1, 0, 1], 2)[1].tolist() == [0, 0]
 
 
-@few
-@given(st.lists(st.integers(0, 5), max_size=60), seeds)
-def test_from_owners_is_a_loop_over_the_owners(owners, seed):
-    positions = np.random.default_rng(seed).permutation(1000)[: len(owners)]
-    lists = [[] for _ in range(7)]
-    for position, owner in zip(positions, owners, strict=True):
-        lists[owner].append(position)
-    slow = Partition.from_lists(sorted(row) for row in lists)
-    fast = Partition.from_owners(positions, np.array(owners, int), 7)
-    assert rows(fast) == rows(slow)
-
-
 def test_the_draws_that_stored_results_were_made_with():
     """If one of these changes, every result stored so far was made from another partition."""
     labels, other = (alike(balanced(10, n, seed)) for n, seed in ((500, 0), (100, 1)))
@@ -352,21 +340,6 @@ WHO, YEAR = np.array(["ann", "bob"]).repeat(10), np.tile(np.arange(2000, 2010), 
 ODD = {"word": np.array(["2021-04-03", "3/4/2021"] * 10), "gap": np.tile([0.0, np.nan], 10)}
 USERS = alike(np.tile([0, 1], 10), user=WHO, year=YEAR, ward=np.arange(20) // 5, **ODD)
 MORE = alike(np.tile([0, 1], 3), user=np.array(["bob", "ann", "bob", "bob", "bob", "ann"]))
-
-
-def test_clients_are_tested_on_the_latest_of_their_examples():
-    found = own(time="year").parts
-    assert [sorted(row) for row in rows(found["test"])] == [[6, 7, 8, 9], [16, 17, 18, 19]]
-    found = divide(USER, HoldoutByColumn(0.4, 0.5, time="year"), USERS, MORE, 2, 3).parts
-    assert rows(found["validation"])[0] == [3, 4, 5] and rows(found["train"])[0] == [0, 1, 2]
-
-
-def test_clients_are_tested_on_their_own_examples_of_the_test_split():
-    found = own(owner="user")
-    assert rows(found.parts["test"]) == [[1, 5], [0, 2, 3, 4]]
-    assert found.origin == {"train": "train", "validation": "train", "test": "test"}
-    assert found.parts["train"].sizes.tolist() == [10, 10]
-    assert {part.names for part in found.parts.values()} == {("ann", "bob")}
 
 
 @value

@@ -216,16 +216,6 @@ def test_pachinko_has_the_distribution_of_one_draw_at_a_time():
         assert abs(one.mean() - other.mean()) < 4 * error
 
 
-def test_writers_by_hand_and_some_of_them_at_random():
-    labels, names = [0, 1, 0, 1, 1], ["b", "a", "a", "c", "b"]
-    assert rows(deal(NaturalPartition(), labels, writer_id=names)) == [[1, 2], [0, 4], [3]]
-    assert rows(deal(NaturalPartition(), labels, 0, [3, 4], writer_id=names)) == [[4], [3]]
-    writer, some = np.repeat(np.arange(40), 5), NaturalPartition(clients=10)
-    dealt = (deal(some, np.zeros(200, int), seed, writer_id=writer) for seed in (0, 1))
-    one, other = (writer[part.flat[::5]].tolist() for part in dealt)
-    assert one == sorted(set(one)) and len(one) == 10 and one != other
-
-
 def angle_shares(part):
     each = np.split(part.side["angle"], part.starts[1:-1])
     return np.array([np.bincount(row, minlength=8) / len(row) for row in each])
@@ -242,16 +232,6 @@ def test_another_part_has_the_same_client_but_other_draws():
     assert (np.abs(one - two) / error).max() < 4.5
     fewer = request.side(deal(IID(4, 1000), labels), "train", 0, 10)
     assert np.array_equal(train.side["angle"][:4000], fewer.side["angle"]), "whoever else is there"
-
-
-def test_one_angle_per_client_comes_in_blocks_and_ends_with_the_row():
-    request = Rotated(IID(4, 2), angles=(0, 180), alpha=None)
-    assert deal(request, np.zeros(8, int)).side["angle"].tolist() == [0] * 4 + [1] * 4
-    request = Rotated(LabelPermuted(NaturalPartition(), 2), angles=(0, 90), alpha=None)
-    part = deal(request, [0, 0, 1, 1], writer_id=[0, 1, 1, 1])
-    assert set(part.side) == {"angle", "permutation"}
-    assert part.side["angle"].tolist() == [0, 1, 1, 1]
-    assert len(set(part.side["permutation"][1:])) == 1
 
 
 def test_tables_of_permutations_are_all_there_are_and_do_not_depend_on_how_many():
