@@ -157,7 +157,7 @@ def frontier(
         ax.margins(0.1, 0.1)
         low, high = ax.get_ylim()
         ticks = [tick for tick in ax.get_yticks() if low <= tick <= min(high, 1)]
-        ax.set_ylim(top=high + 0.25 * (high - low))  # room for names
+        ax.set_ylim(top=high + 0.4 * (high - low))  # room for names
         ax.set_yticks(ticks)
         best = points[points["best"]].sort_values("x")
         ax.plot(best["x"], best["y"], ":", color="grey", linewidth=0.9, zorder=0)
@@ -202,6 +202,8 @@ def _name_ends(ax: Axes, parts: Sequence[pd.DataFrame], by: str) -> None:
 def _name(ax: Axes, named: pd.DataFrame) -> None:
     """Name methods, each above its dot and clear of the names before it."""
     ax.autoscale_view(scaley=False)  # else the limits would only be known when all is drawn
+    figure: Any = ax.figure
+    figure.draw_without_rendering()  # nor would the places of dots
     dots = ax.transData.transform(named[["x", "y"]].to_numpy(float)) * 72 / ax.figure.dpi
     how: Style = {"textcoords": "offset points", "rotation": SLOPE, "fontsize": LETTERS}
     written: list[tuple[np.ndarray, float]] = []

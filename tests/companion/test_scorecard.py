@@ -260,6 +260,8 @@ def test_every_number_and_claim_is_listed_whether_or_not_it_was_measured():
     assert row["paper"] == "PM-MoE" and row["seeds"] == "3" and len(row["run"]) > 8
     assert row["95% interval"].count(" to ") == 1 and row["verdict"] == OTHER
     assert [*tables.by_table(table)] == ["PM-MoE, Table 1"]
+    ((where, gaps),) = tables.gaps_by_paper(tables.by_table(table)["PM-MoE, Table 1"]).items()
+    assert where == "smaller settings" and [*gaps["row"], *gaps["group"]] == ["PM-MoE", OTHER]
     assert told["verdict"].tolist() == ["contradicted", *["not tested"] * (len(said) - 1)]
 
 

@@ -352,6 +352,25 @@ def test_heads_are_those_of_clients():
     torch.testing.assert_close(said[:5, client], logits)
 
 
+def test_each_k_is_compared_with_the_default_on_the_same_seed():
+    """By hand, two seeds: k = 2 loses 5 and 10 points, the default renormalised gains 1 and 0."""
+    made = {
+        (np.nan, ""): (0.9, 0.8), (2, "as they are"): (0.85, 0.7),
+        (np.nan, "renormalised"): (0.91, 0.8), (np.nan, "favouring its own"): (0.1, 0.1),
+    }  # fmt: skip
+    rows = [(k, w, seed, v) for (k, w), of in made.items() for seed, v in enumerate(of)]
+    table = pd.DataFrame(rows, columns=["k", "weights", "seed", "value"])
+    table = table.assign(method="FedPer", stage=WITH_MOE, S=0.0)
+    found = analysis.by_top(table, 10).set_index(["method", "k", "seed"])["value"].round(9)
+    assert found.to_dict() == {
+        (analysis.PLAIN, 10, 0): 0, (analysis.PLAIN, 10, 1): 0,
+        (analysis.PLAIN, 2, 0): -5, (analysis.PLAIN, 2, 1): -10,
+        (analysis.RENORMALISED, 10, 0): 1, (analysis.RENORMALISED, 10, 1): 0,
+    }  # fmt: skip
+    plain = table[table["weights"].isin(["", "as they are"])].assign(weights="")
+    assert analysis.differences(plain, "k", 10).loc[2, 0.0].startswith("-7.5")
+
+
 def test_headings_pair_what_both_stages_have():
     """Two methods, of which only one was denoised at S = 0; by hand: .8 - .7, and .6 before."""
     columns = ["method", "S", "seed", "after", "before"]
