@@ -14,7 +14,6 @@ from .numbers import (
     grouped,
     points,
     standings,
-    trials,
 )
 from .planes import frontier, plane, tradeoff, versus
 from .style import (

@@ -229,37 +229,6 @@ def grouped(
     return figure, long[["group", "name", "value"]]
 
 
-def trials(table: pd.DataFrame, **labels: Any) -> Drawn:
-    """Draw every trial's score over its rate, a panel per stage; the best has a ring.
-
-    A panel's title has how many trials there are, and by how many points their scores differ.
-
-    ``table`` has columns stage, score, best, and lr, or eps where a stage has no lr.
-    """
-
-    def draw(ax: Axes, name: str, rows: pd.DataFrame) -> pd.DataFrame:
-        rate = "lr" if rows["lr"].notna().any() else "eps"
-        best = rows[rows["best"]]
-        ax.scatter(rows[rate], rows["score"], s=18, color="C0")
-        ax.scatter(best[rate], best["score"], s=90, facecolors="none", edgecolors="black")
-        ax.set_xlabel("learning rate" if rate == "lr" else r"exploration $\varepsilon$")
-        if rate == "lr":  # few marks on a narrow field, none of them on an edge
-            low, high = rows[rate].min(), rows[rate].max()
-            ax.set(xscale="log", xlim=(low / 2, high * 2))
-            ax.set_xticks([low, high], [f"{end:.1g}" for end in (low, high)])
-            ax.minorticks_off()
-        ax.margins(0.15)  # a ring on an edge would be cut
-        return rows
-
-    stages = {
-        f"{stage}\n{100 * np.ptp(rows['score']):.1f} points, {len(rows)} trials": rows
-        for stage, rows in table.groupby("stage", sort=False)
-    }
-    size = style.PAGE / len(stages), 2.3
-    figure, _ = fields(stages, draw, size, columns=len(stages), **labels)
-    return figure, table
-
-
 def against_floor(table: pd.DataFrame) -> Drawn:
     """Draw published accuracies by method, a field per data set and S, with the floor as a line.
 

@@ -104,8 +104,8 @@ def printed(dataset: str = "cifar10") -> pd.DataFrame:
 def conclusions(table: pd.DataFrame) -> dict[str, pd.Series]:
     """Return what 003 concludes from Table 2 at its largest p, by seed of a table of ``scores``.
 
-    The exploring mixture's accuracy over IFCA's and over training alone, and the part of IFCA's
-    spread that is gone.
+    The exploring mixture's accuracy over IFCA's and over training alone, and the reduction of
+    IFCA's spread over clients.
     """
     here = at_most(table, "p").fillna({"eps": 0.0})
     value, spread = (here.pivot_table(c, "seed", ["method", "eps"]) for c in ("value", "spread"))
@@ -128,7 +128,7 @@ def concluded(table: pd.DataFrame, known: pd.DataFrame) -> pd.Series:
     named = {
         "over_ifca": "accuracy over IFCA's",
         "over_local": "accuracy over training alone",
-        "less_spread": "part of IFCA's spread that is gone",
+        "less_spread": "reduction of IFCA's spread",
     }
     found, theirs = conclusions(at_most(table, "J")), conclusion() if len(known) else {}
     return pd.Series({named[n]: frames.stated(v, theirs.get(n)) for n, v in found.items()})
@@ -163,30 +163,6 @@ def worth(frame: pd.DataFrame) -> pd.DataFrame:
     table["entropy"] = entropy / np.log(_by_run(each)["expert"].max() + 1)
     mixture = frames.ended(frame, "test_accuracy").rename(columns={"value": "mixture"})
     return table.reset_index().merge(mixture, how="left")
-
-
-def matrices(frame: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return expert accuracies ``[clients, J + 1]`` of seed 0 by p, at most J and exploration.
-
-    On the clients' own tests; the last expert is the local one.
-    """
-    rows = frames.last(frame[frame["method"] == MOE], "expert_accuracy")
-    rows = at_most(rows[rows["seed"] == 0], "J", "eps")
-    rows = rows.assign(client=rows["item"].astype(int))
-    return {
-        f"p = {p:g}": at_p.pivot_table("value", "client", "expert").to_numpy()
-        for p, at_p in rows.groupby("p")
-    }
-
-
-def by_their_own(matrix: np.ndarray, most: int = 20) -> np.ndarray:
-    """Return the clients of one of ``matrices`` by how far their own expert is ahead of the others.
-
-    The furthest ahead at the top; of more than so many some at even distances.
-    """
-    lead = matrix[:, -1] - matrix[:, :-1].max(1)
-    places = np.linspace(0, len(matrix) - 1, min(most, len(matrix))).round().astype(int)
-    return matrix[np.argsort(-lead, kind="stable")[places]]
 
 
 def recovery(frame: pd.DataFrame) -> pd.DataFrame:

@@ -165,14 +165,6 @@ def test_the_oracle_is_the_best_expert_of_every_client():
     table = analysis.worth(frame_of(*rows)).iloc[0]
     found = table[["oracle", "local", "mixture", "entropy"]].astype(float)
     assert found.tolist() == pytest.approx([0.8, 0.5, 0.6, 1.0])
-    (matrix,) = analysis.matrices(frame_of(*rows)).values()
-    np.testing.assert_allclose(matrix, accuracy)
-
-
-def test_clients_whose_own_expert_leads_come_first():
-    matrix = np.array([[0.5, 0.6], [0.5, 0.4], [0.2, 0.9], [0.3, 0.3]])
-    assert analysis.by_their_own(matrix).tolist() == matrix[[2, 0, 3, 1]].tolist()
-    assert analysis.by_their_own(matrix, 2).tolist() == matrix[[2, 1]].tolist()
 
 
 def test_the_released_protocol_looks_at_the_first_ten():
