@@ -796,14 +796,6 @@ def _epsilon(experiment: Experiment, setting: Mixtures) -> float:
     return np.nan
 
 
-def least_and_most(fields: Mapping[str, pd.DataFrame], x: str) -> str:
-    """Return in words how far the first field at the largest ``x`` is from that at the least."""
-    name, rows = next(iter(fields.items()))
-    rows = rows.assign(method=rows[x].map(f"{x} = {{:g}}".format)).sort_values(x)
-    ends = rows["method"].iloc[-1], rows["method"].iloc[0]
-    return f"{name}: {plotting.findings({name: rows}, *ends, '')}"
-
-
 def guess(heard: tuple[Any, ...], client: int, told: bool) -> Figure:
     """Draw a client's message of phi and, once it is ``told``, what it holds and what was read.
 
