@@ -134,12 +134,6 @@ def frame_of(result: Result) -> pd.DataFrame:
     return result.metrics.to_pandas()
 
 
-def local_accuracy(result: Result) -> pd.DataFrame:
-    """Return a run's local test accuracy, the mean over clients, as a row over its rounds."""
-    course = pd.Series(result.curve("test_accuracy"), name="local test accuracy")
-    return course.round(3).rename_axis("round").to_frame().T
-
-
 def stacked(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return tables below each other under their names; of none an empty one."""
     return pd.concat(tables) if tables else pd.DataFrame()
