@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedlib.metrics import interval, over_clients
+from fedlib.metrics import interval
 from fedrun import Result, files
 from fedrun.provenance import warn_of_both_kinds
 
@@ -238,24 +238,6 @@ RULES: dict[str, Callable[[pd.Series, pd.Series], Any]] = {
         test[held.eq(held.max())].iloc[0] if held.notna().any() else np.nan
     ),
 }
-
-
-def spread_over_clients(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return how the last round's test accuracy spreads over clients, by method (mean over seeds).
-
-    Columns mean, weighted (by training examples; equally where a run did not log them), std,
-    worst_decile, and global: the accuracy on the whole test set of all clients' predictions
-    marginalised with p(s).
-    """
-    rows = []
-    for name, mine in by_run(frame, sort=False):
-        of = {str(metric): logged for metric, logged in mine.groupby("metric")}
-        tests = of["test_accuracy"][of["test_accuracy"]["round"] == mine["round"].max()]
-        n = of["examples"].set_index("client")["value"] if "examples" in of else {}
-        summary = over_clients(tests["value"].to_numpy(), tests["client"].map(n).fillna(1.0))
-        overall = of["global_accuracy"].sort_values("round")["value"].iloc[-1]
-        rows.append({"method": name[0], **summary, "global": overall})
-    return pd.DataFrame(rows).groupby("method", sort=False).mean().round(3)
 
 
 def last(frame: pd.DataFrame, metric: str) -> pd.DataFrame:

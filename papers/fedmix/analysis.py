@@ -49,13 +49,6 @@ def least_used(frame: pd.DataFrame) -> pd.DataFrame:
     return marginal.groupby(RUN).min().reset_index()
 
 
-def most_even(frame: pd.DataFrame) -> float:
-    """Return the largest smallest entry of q(z) with one expert per label, labels being uniform."""
-    rows = frame[frame["metric"] == "q"]
-    classes, experts = (int(rows[c].astype(int).max()) + 1 for c in ("item", "expert"))
-    return classes // experts / classes
-
-
 def most_used(frame: pd.DataFrame, method: str) -> pd.DataFrame:
     """Return the most used expert's mean gate on test data: method, seed, round, value."""
     rows = frame[(frame["metric"] == "test_gate") & (frame["method"] == method)]

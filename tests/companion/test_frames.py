@@ -54,15 +54,9 @@ def test_the_round_is_chosen_on_validation_and_never_on_test():
     assert said["last ten"] == pytest.approx((0.2 + 0.9 + 0.5) / 3)
 
 
-def test_spread_over_clients_weighs_by_examples_where_they_are_known():
+def test_a_curve_weighs_clients_by_their_examples_if_asked():
     end = [(FEDAVG, 0, 5, "test_accuracy", c, -1, "", a) for c, a in ((0, 0.2), (1, 0.8))]
-    end += [(FEDAVG, 0, 5, "global_accuracy", -1, -1, "", 0.7)]
     sizes = [(FEDAVG, 0, 0, "examples", c, -1, "", n) for c, n in ((0, 1), (1, 3))]
-    row = frames.spread_over_clients(frame(*end, *sizes)).loc[FEDAVG]
-    assert row.to_dict() == {
-        "mean": 0.5, "weighted": 0.65, "std": 0.3, "worst_decile": 0.2, "global": 0.7
-    }  # fmt: skip
-    assert frames.spread_over_clients(frame(*end)).loc[FEDAVG, "weighted"] == 0.5
     for weighted, mean in ((True, 0.65), (False, 0.5)):
         course = frames.curve(frame(*end, *sizes), "test_accuracy", weighted=weighted)
         assert course["value"].tolist() == pytest.approx([mean])

@@ -116,8 +116,8 @@ def test_experts_are_used_and_owned_as_the_last_q_says():
     rows = logged(posterior(FEDMIX, 0, early, t=10), posterior(FEDMIX, 0, late))
     least = analysis.least_used(rows)
     assert least.to_dict("records") == [{"method": FEDMIX, "seed": 0, "value": pytest.approx(0.3)}]
-    ten = logged(posterior(FEDMIX, 0, np.eye(4)[[0, 0, 0, 1, 1, 1, 2, 2, 3, 3]]))
-    assert analysis.most_even(ten) == analysis.least_used(ten)["value"].item() == 0.2
+    one = analysis.least_used(logged(posterior(FEDMIX, 0, np.eye(4)[[0, 0, 1, 1, 2, 2, 2, 2]])))
+    assert analysis.dead_experts(pd.concat([least, one])).to_dict() == {FEDMIX: "1 of 2"}
     q = np.eye(3)
     chosen = enumerate(([0, 1, 1], [2, 0, 1]))
     both = [posterior(names.TEN, seed, q[which]) for seed, which in chosen]
