@@ -15,7 +15,7 @@ from .numbers import (
     points,
     standings,
 )
-from .planes import frontier, plane, tradeoff, versus
+from .planes import frontier, tradeoff, versus
 from .style import (
     CALLED,
     INITIAL,

@@ -1,6 +1,6 @@
-"""Two numbers against each other: of methods, of clients, of examples, published and measured."""
+"""Two numbers against each other: of methods, of clients, of settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,56 +10,10 @@ from matplotlib.patheffects import withStroke
 
 from companion.frames import bands
 from companion.plotting import style
-from companion.plotting.curves import hollow
 from companion.plotting.style import Drawn, Style, fields
 
 SLOPE, LETTERS, LETTER = 20, 7, 4.2  # of names: degrees; their height and a letter's width, points
 ENDS = ("mean", "low", "high")
-OUTWARD = 9  # points from the end of a curve to the middle of its label
-
-
-def plane(
-    panels: Mapping[str, pd.DataFrame],
-    *,
-    x: str,
-    y: str,
-    by: str,
-    printed: Mapping[str, pd.DataFrame] | None = None,
-    **labels: Any,
-) -> Drawn:
-    """Draw two numbers of every method against each other, a point per value of ``by``.
-
-    Each point is the mean over seeds; a line joins the points of a method in the order of ``by``,
-    whose values stand at its two ends. Where ends crowd, some go without. Small dots are the runs.
-    ``panels`` maps a panel's title to a frame with columns method, seed, ``by``, metric and value,
-    of which the metrics ``x`` and ``y`` are drawn.
-    ``printed`` are a paper's numbers in the same form, without seeds, drawn hollow. The floor is a
-    thin line, with values of ``by`` at its ends.
-    """
-
-    def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
-        both, floor = style.parted(_side_by_side(style.ordered(numbers), x, y, by))
-        for method, rows in both.groupby("method", sort=False):
-            rows, colour = rows.sort_values(by), style.look_of(str(method))["color"]
-            ax.plot(rows["mean_x"], rows["mean_y"], color=colour, linewidth=0.8, alpha=0.5)
-            form = style.form_of(str(method))
-            ax.plot(rows["mean_x"], rows["mean_y"], form, color=colour, label=method, ms=5)
-            mine = numbers[(numbers["method"] == method) & numbers["metric"].isin([x, y])]
-            places = {str(c) for runs in style.marked(name).values() for c in runs if c in mine}
-            of = [*sorted({"seed", by, *places} - {"method"}), "metric"]
-            runs = mine.groupby(of, dropna=False)["value"].mean().unstack().reset_index()
-            ax.plot(runs[x], runs[y], ".", color=colour, alpha=0.4, markersize=3)
-            style.mark(ax, name, runs.assign(method=method), x, y)
-        theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, by)
-        hollow(ax, theirs, "mean_x", "mean_y")
-        if len(floor):  # a single point would be a line without length
-            alone: Style = {"marker": "+"} if len(floor) == 1 else {}
-            ax.plot(floor["mean_x"], floor["mean_y"], **style.FLOOR, **alone)
-        _name_ends(ax, [both, floor, theirs], by)
-        ax.set_title(f"{name}, {style.seeds_of(both)}")
-        return pd.concat([both, floor])
-
-    return fields(panels, draw, (3.4, 3.6), **labels)
 
 
 def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
@@ -167,36 +121,6 @@ def frontier(
     figure, drawn = fields(split, draw, (style.PAGE, 3.6), columns=1, room=0.6, **labels)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     return figure, pd.concat([drawn, *floors], ignore_index=True)
-
-
-def _side_by_side(rows: pd.DataFrame, x: str, y: str, by: str) -> pd.DataFrame:
-    """Return two metrics of a table with their intervals: columns mean_x, low_x, ..., seeds."""
-    one, other = (bands(rows[rows["metric"] == m], by=("method", by)) for m in (x, y))
-    return one.merge(other.drop(columns="seeds"), on=["method", by], suffixes=("_x", "_y"))
-
-
-def _name_ends(ax: Axes, parts: Sequence[pd.DataFrame], by: str) -> None:
-    """Write the value of ``by`` at both ends of each method's curve, outward, where there is room.
-
-    Of several ``parts`` the first ones have precedence.
-    """
-    ax.margins(0.1)
-    ax.autoscale_view()  # else the limits would only be known when all is drawn
-    how: Style = {"textcoords": "offset points", "fontsize": 7, "ha": "center", "va": "center"}
-    written: list[np.ndarray] = []
-    curves = [curve.sort_values(by) for part in parts for _, curve in part.groupby("method")]
-    for curve in curves:
-        places, values = curve[["mean_x", "mean_y"]].to_numpy(float), [*curve[by]]
-        dots = ax.transData.transform(places) * 72 / ax.figure.dpi
-        colour = style.legible(style.look_of(curve["method"].iloc[0])["color"])
-        for end, inner in {0: 1, len(dots) - 1: -2}.items():
-            away = dots[end] - dots[inner % len(dots)]
-            away = away / np.hypot(*away) if away.any() else np.array([0.6, 0.8])
-            at = dots[end] + OUTWARD * away
-            if all((abs(at - other) > (14, 8)).any() for other in written):
-                written.append(at)
-                far = tuple(OUTWARD * away)
-                ax.annotate(f"{values[end]:g}", places[end], xytext=far, color=colour, **how)
 
 
 def _name(ax: Axes, named: pd.DataFrame) -> None:

@@ -91,7 +91,6 @@ FIELDS = {
     "dumbbells": lambda: plotting.dumbbells({"a": PRINTED}),
     "forest": lambda: plotting.forest(EFFECTS),
     "grouped": lambda: plotting.grouped({"a": SHARES[0], "b": SHARES[1]}, [*"wxyz"], ylabel="y"),
-    "plane": lambda: plotting.plane({"a": PLANE, untrained(PLANE, LONG): PLANE}, **PLACED),
     "versus": lambda: plotting.versus({"a": SIDES, LONG: SIDES}),
     "frontier": lambda: plotting.frontier({"a": BOARD}, xlabel="x", ylabel="y"),
     "tradeoff": lambda: plotting.tradeoff({"a": COSTS, LONG: COSTS}, x="gigabytes", xlabel="x"),
@@ -104,7 +103,6 @@ FIELDS = {
     "label_counts": lambda: plotting.label_counts(COUNTS, [*"wxyz"]),
     "partitions": lambda: plotting.partitions({"a": COUNTS, LONG: COUNTS}, heading="where"),
 }  # fmt: skip
-PLACED = {"x": "x", "y": "y", "by": "p"}
 
 
 def texts(figure):
@@ -315,11 +313,11 @@ def test_tiles_begin_at_the_top_and_are_crossed_where_they_are_said_to_be():
 
 
 def test_a_run_is_crossed_only_where_it_stands_and_behind_means():
-    table = at_places("a", q=(0.0, 0.9), p=(0.2,))
+    table = at_places("a", q=(0.0, 0.9), p=(0.2,)).query("metric == 'x'")
     fields = {
         untrained(table.query("q == 0.9"), f"q = {q}"): rows for q, rows in table.groupby("q")
     }
-    figure, _ = plotting.plane(fields, **PLACED)
+    figure, _ = plotting.over(fields, x="p")
     lines = [ax.lines for ax in figure.axes[:2]]
     crosses = [[line for line in each if line.get_marker() == "x"] for each in lines]
     assert [len(each) for each in crosses] == [0, 1] and len(crosses[1][0].get_xdata()) == 1
