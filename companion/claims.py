@@ -397,14 +397,14 @@ def effect(row: Mapping[Any, Any]) -> str:
     return f"{mean:{sign}.{digits}f}{unit}{interval}"
 
 
-HEADS = ("verdict", "claim", "measured", "published", "in it?", "seeds", "setting")
+HEADS = ("verdict", "claim", "measured", "published", "vs published", "seeds", "setting")
 
 
 def headlines(answers: pd.DataFrame) -> pd.DataFrame:
     """Return `answers` as a reader wants them: the verdict first, published beside measured.
 
-    Columns verdict, claim, measured, published, in it? (`Claim.relation`), seeds, and setting, with
-    the data set. Where several parts or data sets are judged the one that decides is told.
+    Columns verdict, claim, measured, published, vs published (`Claim.relation`), seeds and setting,
+    with the data set. Where several parts or data sets are judged the one that decides is told.
     """
     found = [_headline(row) for row in answers.to_dict("records")]
     return pd.DataFrame(found, columns=HEADS)
@@ -428,12 +428,14 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     table = _folded(table)
     table = table.iloc[demonstrations(table).argsort(kind="stable")]
     counts = zip(table["seeds"], table["needed"], strict=True)
-    seeds = [f"{n} ({enough(more)} would decide)" if more else str(n or "") for n, more in counts]
+    seeds = [
+        f"{n} ({enough(more)} seeds would decide)" if more else str(n or "") for n, more in counts
+    ]
     asked = table["exploratory"].astype(bool).map({True: ", exploratory", False: ""})
     demo = demonstrations(table).map({True: f" ({DEMO})", False: ""})
     new: dict[str, Any] = {"verdict": table["verdict"] + demo, "seeds": seeds}
-    new["whose"] = table["kind"] + asked
-    columns = ["verdict", "claim", "tested on", "measured", "seeds", "whose", "place"]
+    new["source"] = table["kind"] + asked
+    columns = ["verdict", "claim", "tested on", "measured", "seeds", "source", "place"]
     return table.assign(**new)[columns]
 
 

@@ -16,7 +16,7 @@ SCALES = ("quick", "standard", "paper")
 """The sizes in which every section can be run: minutes, an evening, the papers' own."""
 DEMONSTRATION = f"({SCALES[0]})"  # in the name of what was run on digits
 PROTOCOL, OWN, ROUNDS, REDUCED, DIGITS = FAITHFUL = (
-    "own protocol", "own scale", "own rounds and rates", "reduced", "digits",
+    "paper protocol", "paper scale", "paper rounds and rates", "reduced", "digits",
 )  # fmt: skip
 """How faithful a setting is, the most faithful first: the paper's own in all that it states; but
 for a rule that it states, as early stopping; with a smaller network; with less of everything."""

@@ -147,14 +147,14 @@ def _second_stages(setting: PrivateParts, generalist: Experiment) -> dict[str, E
 
 EVERY_METHOD = pm_moe.section("every_method", _every_method)
 
-OWN, WORST, ALL, NEW = "local test sets", "worst tenth", "global test set", "unseen client"
+OWN, WORST, ALL, NEW = "local test sets", "worst tenth", "global test set", "new client"
 
 
 def standings(frame: pd.DataFrame) -> pd.DataFrame:
     """Return every run's accuracies after the last round, four to a run: method, seed, kind, value.
 
     "local test sets" is the mean over clients, "worst tenth" that of the tenth with the lowest,
-    "global test set" the mean over clients on the union of these, "unseen client" what all of them
+    "global test set" the mean over clients on the union of these, "new client" what all of them
     together predict there for a client without labels.
     """
     own, everywhere, new = (

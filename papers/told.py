@@ -180,7 +180,16 @@ def _measured(row: Row) -> str:
     return f"{effect(row)}, p = {row['p']:.2g}" if near else effect(row)
 
 
-HEADS = ("promise", "verdict", "measured", "seeds", "published", "in it?", "setting", "evidence")
+HEADS = (
+    "promise",
+    "verdict",
+    "measured",
+    "seeds",
+    "published",
+    "vs published",
+    "setting",
+    "evidence",
+)
 
 
 def _table(heads: tuple[str, ...], rows: list[list[str]]) -> str:

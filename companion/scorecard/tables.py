@@ -37,12 +37,12 @@ def by_table(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
 
 
 def gaps_by_paper(numbers: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return measured minus published by paper as `plotting.dots` draws it, own scale first.
+    """Return measured minus published by paper as `plotting.dots` draws it, the paper scale first.
 
     ``numbers`` are those of `by_table` below each other. A panel's groups are verdicts, whose
     marks are means and whose strokes single numbers.
     """
-    own = numbers["verdict"].isin(OWN).map({True: "own scale", False: "smaller settings"})
+    own = numbers["verdict"].isin(OWN).map({True: "paper scale", False: "smaller settings"})
     rows = numbers.assign(row=titled(numbers)["paper"], group=numbers["verdict"], own=own)
     each = rows.groupby(["own", "row", "group"], sort=False)["gap"]
     gaps = each.agg(mean="mean", low="min", high="max", values=list).reset_index()

@@ -42,7 +42,7 @@ def test_a_claim_says_whose_it_is_and_one_about_another_scale_is_not_judged():
     claim = claims.judge(*SAID, [1.0, 1.1, 1.2], 0.5, **about)
     assert {n: getattr(claim, n) for n in about} == about
     (row,) = claims.shown(claims.table({"here": [claim]})).to_dict("records")
-    told = {"claim": "x", "whose": "ours, exploratory", "seeds": "3", "place": SAID[1]}
+    told = {"claim": "x", "source": "ours, exploratory", "seeds": "3", "place": SAID[1]}
     assert {n: row[n] for n in told} == told
     far = claims.judge(*SAID, [1.0, 1.1, 1.2], 0.5, here=False)
     assert far.verdict == UNTESTED and math.isnan(far.p) and far.needed == 0
@@ -127,9 +127,9 @@ def test_what_seeds_would_decide_is_told_with_an_undecided_claim():
 
     near = claims.judge(*SAID, {0: 0.52, 1: 0.54, 2: 0.53}, {0: 0.53, 1: 0.5, 2: 0.5})
     assert near.verdict == OPEN and 3 < near.needed < 30
-    assert seeds(near) == f"3 ({near.needed} would decide)"
+    assert seeds(near) == f"3 ({near.needed} seeds would decide)"
     none = claims.judge(*SAID, [0.1, -0.1, 0.0], 0.0)
-    assert seeds(none) == "3 (over 1000 would decide)"
+    assert seeds(none) == "3 (over 1000 seeds would decide)"
     clear = claims.judge(*SAID, [10.0, 10.1, 10.2], 0.5)
     close = claims.judge(*SAID, [0.54, 0.56, 0.58], 0.47)
     assert clear.verdict == close.verdict == HOLDS and clear.clear and not close.clear

@@ -63,9 +63,9 @@ ROWS = pd.DataFrame(
     columns=GROUPS,
 )
 EFFECTS = pd.DataFrame(
-    [("001", "a", "own scale", "holds", 2.0, 1.0, 3.0, 1.5, 0.5),
+    [("001", "a", "paper scale", "holds", 2.0, 1.0, 3.0, 1.5, 0.5),
      ("001", "b", "reduced", "undecided", 0.5, -1.0, 2.0, np.nan, np.nan),
-     ("002", "c", "own protocol", "contradicted", -20, -30.0, -9.0, 9, np.nan)],
+     ("002", "c", "paper protocol", "contradicted", -20, -30.0, -9.0, 9, np.nan)],
     columns=["group", "promise", "setting", "verdict", "effect", "low", "high", "published",
              "published_se"],
 )  # fmt: skip
