@@ -20,7 +20,7 @@ BEGINNING = 0.15  # of the rounds: the steep rise, which would squeeze what foll
 LETTERS = 14  # of a line of a place's name
 ACCURACIES = (0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)  # marks of a logit axis
 FEW = 6  # places on an axis that are all marked
-LETTER, SLOPE = 0.035, 45  # of such a mark: a letter's part of the field, and degrees
+LETTER = 0.035  # of such a mark: a letter's part of the field
 
 
 def curves(
@@ -34,7 +34,8 @@ def curves(
 ) -> Drawn:
     """Draw curves by method, one panel each: the mean over seeds, and every seed as a thin line.
 
-    Without ``seeds`` there are none; ``run`` is what else a thin line is. ``at`` are
+    Without ``seeds`` there are none; ``run`` is what else a thin line is: titles count them, and
+    count nothing if it is "". ``at`` are
     rounds to mark with a dotted line, one per panel, called ``mark``.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, round and value.
@@ -53,7 +54,7 @@ def curves(
             ax.set_ylim(bottom=0)
         if name in marks:
             ax.axvline(marks[name], label=mark or None, **style.MARK)
-        ax.set_title(f"{name}, {style.seeds_of(drawn, run)}")
+        ax.set_title(f"{name}, {style.seeds_of(drawn, run)}" if run else name)
         return drawn
 
     return fields(panels, draw, (style.COLUMN, 2.7), **{"xlabel": ROUNDS} | labels)
@@ -246,11 +247,11 @@ def _tick(ax: Axes, places: list[float], log: bool) -> None:
 
 
 def _mark_each(ax: Axes, places: Sequence[float], log: bool) -> None:
-    """Mark each place on the axis of x; names slope where they would run into each other."""
+    """Mark each place on the axis of x; names are upright where they would run into each other."""
     names, at = [f"{place:g}" for place in places], np.log(places) if log else places
     apart = np.diff(at) / (np.ptp(at) or 1)
     crowded = apart.min(initial=1) < LETTER * max(map(len, names))
-    ax.set_xticks(places, names, rotation=SLOPE if crowded else 0)
+    ax.set_xticks(places, names, rotation=90 if crowded else 0)
     ax.minorticks_off()
 
 

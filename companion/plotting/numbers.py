@@ -307,7 +307,10 @@ SETTINGS = dict(zip(FAITHFUL, "o^sDv", strict=True))
 DECIDED = {HOLDS: "#0072b2", CONTRADICTED: "#d55e00", EQUAL: "#009e73"}
 
 
-def forest(rows: pd.DataFrame, *, xlabel: str = "percentage points (95% intervals)") -> Drawn:
+POINTS = "percentage points (95% intervals; linear to \u00b13, then logarithmic)"
+
+
+def forest(rows: pd.DataFrame, *, xlabel: str = POINTS) -> Drawn:
     """Draw measured effects with their intervals beside the published ones, a row each.
 
     Args:

@@ -1,6 +1,7 @@
 """Two numbers against each other: of methods, of clients, of settings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from companion.frames import bands
 from companion.plotting import style
 from companion.plotting.style import Drawn, Style, fields
 
-SLOPE, LETTERS, LETTER = 20, 7, 4.2  # of names: degrees; their height and a letter's width, points
+Box = tuple[np.ndarray, np.ndarray]  # a centre, and half of the width and height
+LETTERS, LETTER, ROOM = 7, 4.2, 4  # of names, in points: height, a letter's width, way to dots
 ENDS = ("mean", "low", "high")
 
 
@@ -111,11 +113,11 @@ def frontier(
         ax.margins(0.1, 0.1)
         low, high = ax.get_ylim()
         ticks = [tick for tick in ax.get_yticks() if low <= tick <= min(high, 1)]
-        ax.set_ylim(top=high + 0.4 * (high - low))  # room for names
+        ax.set_ylim(top=max(min(high + 0.4 * (high - low), 1), high if high > 1.1 else 0))
         ax.set_yticks(ticks)
         best = points[points["best"]].sort_values("x")
         ax.plot(best["x"], best["y"], ":", color="grey", linewidth=0.9, zorder=0)
-        _name(ax, points[points["named"]].sort_values("x"))
+        _name(ax, points.sort_values("x"))
         return parts[0]
 
     figure, drawn = fields(split, draw, (style.PAGE, 3.6), columns=1, room=0.6, **labels)
@@ -123,28 +125,48 @@ def frontier(
     return figure, pd.concat([drawn, *floors], ignore_index=True)
 
 
-def _name(ax: Axes, named: pd.DataFrame) -> None:
-    """Name methods, each above its dot and clear of the names before it."""
+def _name(ax: Axes, points: pd.DataFrame) -> None:
+    """Name methods, each at the nearest place that is free of dots and of other names."""
     ax.autoscale_view(scaley=False)  # else the limits would only be known when all is drawn
     figure: Any = ax.figure
     figure.draw_without_rendering()  # nor would the places of dots
-    dots = ax.transData.transform(named[["x", "y"]].to_numpy(float)) * 72 / ax.figure.dpi
-    how: Style = {"textcoords": "offset points", "rotation": SLOPE, "fontsize": LETTERS}
-    written: list[tuple[np.ndarray, float]] = []
-    edge = ax.transAxes.transform((1, 1))[0] * 72 / ax.figure.dpi
-    places = named[["x", "y"]].itertuples(index=False, name=None)
-    for place, dot, method in zip(places, dots, named["method"], strict=True):
-        at, long = dot + np.array([3, 4]), len(str(method)) * LETTER
-        at[0] = min(at[0], edge - long)  # not beyond the field
-        while any(_overlap(at - there, long, other) for there, other in written):
-            at = at + np.array([0, 1])
-        written.append((at, long))
-        ax.annotate(str(method), place, xytext=tuple(at - dot), **how)
+    to_points = 72 / figure.dpi
+    dots = ax.transData.transform(points[["x", "y"]].to_numpy(float)) * to_points
+    field = ax.transAxes.transform([(0, 0), (1, 1)]) * to_points
+    line: Style = {"arrowstyle": "-", "color": "0.4", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
+    how: Style = {"textcoords": "offset points", "fontsize": LETTERS, "ha": "center"}
+    how |= {"va": "center", "path_effects": [withStroke(linewidth=2, foreground="white")]}
+    written: list[Box] = []
+    named = points["named"].to_numpy(bool)
+    for of, dot in zip(points[named].to_dict("records"), dots[named], strict=True):
+        half = np.array([len(of["method"]) * LETTER, LETTERS + 2]) / 2
+        way = _free_way(dot, half, dots, written, field)
+        written.append((dot + way, half))
+        written += [(at, np.ones(2)) for at in _line(dot, way)]
+        ax.annotate(of["method"], (of["x"], of["y"]), xytext=tuple(way), arrowprops=line, **how)
 
 
-def _overlap(between: np.ndarray, long: float, other: float) -> bool:
-    """Return whether two sloping names overlap; lengths and the way between them in points."""
-    turn = np.radians(SLOPE)
-    along = between @ (np.cos(turn), np.sin(turn))
-    across = between @ (-np.sin(turn), np.cos(turn))
-    return bool(abs(across) < LETTERS + 1 and -long < along < other)
+def _free_way(
+    dot: np.ndarray, half: np.ndarray, dots: np.ndarray, written: Sequence[Box], field: np.ndarray
+) -> np.ndarray:
+    """Return the least way from a dot to the centre of a name that overlaps nothing.
+
+    ``half`` is half of the name's width and height. Its line may pass dots, but nothing written.
+    """
+    obstacles = [(at, np.full(2, ROOM)) for at in dots] + [*written]
+    for far, turn in product(range(3, 150, 3), np.radians(np.arange(90, 450, 15))):
+        way = np.array([np.cos(turn), np.sin(turn)]) * (far + half)
+        inside = (field[0] < dot + way - half).all() and (dot + way + half < field[1]).all()
+        clear = inside and _apart((dot + way, half), obstacles)
+        if clear and all(_apart((at, np.ones(2)), written) for at in _line(dot, way)):
+            return way
+    return np.array([0.0, ROOM + half[1]])
+
+
+def _line(dot: np.ndarray, way: np.ndarray) -> np.ndarray:
+    """Return places on the line from a dot to its name."""
+    return dot + np.linspace(0.15, 0.9, 16)[:, None] * way
+
+
+def _apart(one: Box, others: Sequence[Box]) -> bool:
+    return all((np.abs(one[0] - at) >= one[1] + half).any() for at, half in others)

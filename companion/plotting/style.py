@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from io import BytesIO
+from itertools import count
 from pathlib import Path
 from textwrap import fill
 from typing import Any, TypeVar
@@ -188,17 +189,20 @@ def finding(numbers: pd.DataFrame, method: str, other: str, unit: str) -> str:
     wide = numbers.pivot_table("value", "seed", "method").reindex(columns=[method, other])
     gaps = (wide[method] - wide[other]).dropna() * (100 if unit else 1)
     mean, low, high = interval(gaps, (-100, 100) if unit else None)  # as claims have it
-    digits = 1 if unit else 3
-    ends = "" if np.isnan(low) else f" [{rounded(low, digits)}, {rounded(high, digits)}]"
+    digits = precision((mean, low, high), 1 if unit else 3)
+    ends = "" if np.isnan(low) else f" [{low:.{digits}f}, {high:.{digits}f}]"
     seeds = f"{len(gaps)} seed{'s' * (len(gaps) != 1)}"
     sign = "+" * (mean >= 0)
-    return f"{sign}{rounded(mean, digits)} {unit}".strip() + f"{ends}, {seeds}"
+    return f"{sign}{mean:.{digits}f} {unit}".strip() + f"{ends}, {seeds}"
 
 
-def rounded(value: float, digits: int) -> str:
-    """Return a number in words, with more digits where it would be a negative zero."""
-    text = f"{value:.{digits}f}"
-    return text if float(text) or value > -1e-6 else f"{value:.1g}"
+def precision(values: Sequence[float], least: int) -> int:
+    """Return with how many digits, ``least`` or more, none of the values is a negative zero."""
+
+    def lost(digits: int) -> bool:
+        return any(v < -1e-6 and not float(f"{v:.{digits}f}") for v in values)
+
+    return next(digits for digits in count(least) if not lost(digits))
 
 
 def findings(

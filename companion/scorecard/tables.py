@@ -30,7 +30,7 @@ def by_table(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
     found = {}
     for (paper, item), rows in measured.groupby(["paper", "table_or_figure"], sort=False):
         places = rows["group"].str.split(", ", expand=True)
-        differing = places.loc[:, places.nunique().gt(1)].fillna("")
+        differing = places.loc[:, places.nunique().gt(1)].fillna("").map(plotting.title)
         names = [", ".join(of) for of in differing.assign(method=rows["method"]).to_numpy()]
         found[f"{plotting.title(str(paper)[:3])}, {item}"] = rows.assign(name=names)
     return found

@@ -18,7 +18,7 @@ from fedlib.models.architectures import ACTIVATIONS, INITS
 from fedlib.randomness import generator
 from fedrun import find_result
 from papers.judging import whole, without_floor
-from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, called, family
+from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, called
 from papers.pm_moe.experiments import PRIVATE_PARTS
 from papers.published import floors, published
 from papers.scaled import MAJORITY
@@ -44,7 +44,7 @@ ALL, LARGEST, CHOSEN = "all clients", "largest of M + 1", "all, over the best ro
 # What tells which labels clients hold: their private parts, or guesses that know no client.
 READ, ASKED = "the numbers of a private part", "what a private part answers"
 CONSTANT = ("all labels", "the labels of most clients")
-SIDES = family(NINE[0]), family(TRADITIONAL[0])  # what headings compare
+SIDES = "with private parts", "without private parts"  # what headings compare
 NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
 # What a gate is made of: the choice of 004 first, then the others that Fig. 5 compares.
 PARTS: dict[str, tuple[int | str, ...]] = {
@@ -52,6 +52,8 @@ PARTS: dict[str, tuple[int | str, ...]] = {
     "activation": ("leaky_relu", *(a for a in ACTIVATIONS if a != "leaky_relu")),
     "initialisation": ("orthogonal", *(i for i in INITS if i != "orthogonal")),
 }
+SPELT = {"relu": "ReLU", "prelu": "PReLU", "elu": "ELU", "selu": "SELU", "silu": "SiLU"}
+SPELT |= {"mish": "Mish", "xavier": "Xavier", "kaiming": "Kaiming"}
 
 
 def has_gates(frame: pd.DataFrame) -> bool:
@@ -173,13 +175,17 @@ def beside_floor() -> pd.DataFrame:
     return rows[["dataset", "S", "method", "value", "floor"]].reset_index(drop=True)
 
 
+def _side(method: str) -> str:
+    return SIDES[method in TRADITIONAL]
+
+
 def sides(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the rows of methods under the names of their families, ``SIDES``, a frame per S.
 
     ``table`` has columns method, S, and any others; the floor, which is no method, is left out.
     """
     rows = without_floor(table)
-    rows = rows.assign(method=rows["method"].map(family))
+    rows = rows.assign(method=rows["method"].map(_side))
     return {f"S = {s:g}": here for s, here in rows.groupby("S")}
 
 
@@ -189,7 +195,7 @@ def each_as_a_run(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     ``table`` also has columns seed, round and value. The floor stays.
     """
     means = table.groupby(["method", "S", "round"], as_index=False, sort=False)["value"].mean()
-    of = means["method"].mask(means["method"].ne(MAJORITY), means["method"].map(family))
+    of = means["method"].mask(means["method"].ne(MAJORITY), means["method"].map(_side))
     rows = means.assign(seed=means["method"], method=of)
     return {f"S = {s:g}": here for s, here in rows.groupby("S")}
 
@@ -519,10 +525,13 @@ def differences(table: pd.DataFrame, choice: str, default: float) -> pd.DataFram
 def by_choice(differences: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the differences of ``made_of`` a frame per S, as dots need them."""
 
-    def row(choice: int | str) -> str:
-        return choice if isinstance(choice, str) else f"{choice} layer{'s' * (choice > 1)}"
+    def row(part: str, choice: int | str) -> str:
+        if isinstance(choice, str):
+            return f"{part}: {SPELT.get(choice, choice)}"
+        return f"{choice} layer{'s' * (choice > 1)}"
 
-    named = differences.assign(method=differences["choice"].map(row))
+    rows = zip(differences["part"], differences["choice"], strict=True)
+    named = differences.assign(method=[row(*of) for of in rows])
     parts = differences.groupby("method", sort=False).groups
     return ranges({f"{method} {WITH_MOE}": named.loc[rows] for method, rows in parts.items()})
 
