@@ -71,8 +71,14 @@ def _verdicts(table: pd.DataFrame) -> str:
 
 
 def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
-    """Return a menu of panels by name, real data first, whose value is the panel chosen."""
-    options = [(p.name, p) for p in sorted(shown, key=lambda p: p.scale == "quick")]
+    """Return a menu of panels by name, real data first, whose value is the panel chosen.
+
+    Panels of one name have their rounds behind it.
+    """
+    every = sorted(shown, key=lambda p: p.scale == "quick")
+    alike = {p.name for p in every if sum(p.name == other.name for other in every) > 1}
+    rounds = [f", {p.frame['round'].max():,} rounds" * (p.name in alike) for p in every]
+    options = [(p.name + more, p) for p, more in zip(every, rounds, strict=True)]
     return w.Dropdown(options=options, description="data", layout={"width": width})
 
 

@@ -16,6 +16,7 @@ from companion.plotting.style import Drawn, Style, fields
 Box = tuple[np.ndarray, np.ndarray]  # a centre, and half of the width and height
 LETTERS, LETTER, ROOM = 7, 4.2, 4  # of names, in points: height, a letter's width, way to dots
 ENDS = ("mean", "low", "high")
+WIDTH = (2, 0)  # of an interval to each side, points
 
 
 def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
@@ -48,8 +49,8 @@ def tradeoff(panels: Mapping[str, pd.DataFrame], *, x: str, **labels: Any) -> Dr
 
     A panel's frame has columns method, at, seed, ``x`` and value: a method is a line through its
     settings, each with its name ``at``, its mean and 95% interval, and every seed as a dot. Names
-    stand above the first method, whose costs are marked on the axis, and below others. A line at 0
-    is no difference.
+    stand above the intervals of the first method, whose costs are marked on the axis, and below
+    those of others, clear of all intervals. A line at 0 is no difference.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -57,6 +58,7 @@ def tradeoff(panels: Mapping[str, pd.DataFrame], *, x: str, **labels: Any) -> Dr
         costs = numbers.groupby(["method", "at"], as_index=False)[x].mean()
         drawn = bands(style.ordered(numbers), by=("method", "at")).merge(costs, on=["method", "at"])
         ax.set_xscale("log")
+        ax.margins(0.16, 0.14)
         for k, (method, rows) in enumerate(drawn.groupby("method", sort=False)):
             rows, runs = rows.sort_values(x), numbers[numbers["method"] == method]
             colour, form = style.look_of(str(method))["color"], style.form_of(str(method))
@@ -64,20 +66,54 @@ def tradeoff(panels: Mapping[str, pd.DataFrame], *, x: str, **labels: Any) -> Dr
             how: Style = {"color": colour, "fmt": f"{form}-", "ms": 5, "capsize": 2, "lw": 1.2}
             ax.errorbar(rows[x], rows["mean"], ends, label=method, **how)
             ax.plot(runs[x], runs["value"], ".", color=colour, alpha=0.4, ms=5, zorder=1.8)
-            named: Style = {"textcoords": "offset points", "fontsize": LETTERS}
-            named |= {"xytext": (4, -10), "ha": "left"} if k else {"xytext": (-4, 5), "ha": "right"}
-            named["color"] = style.legible(colour)
-            named["path_effects"] = [withStroke(linewidth=2, foreground="white")]
             if not k:
                 ax.set_xticks(rows[x], [f"{cost:.2g}" for cost in rows[x]])
-            for setting, *place in rows[["at", x, "mean"]].itertuples(index=False, name=None):
-                ax.annotate(setting, tuple(place), **named)
-        ax.margins(0.16, 0.05)
         ax.minorticks_off()
         ax.set_title(f"{name}, {style.seeds_of(drawn)}")
         return drawn
 
-    return fields(panels, draw, (style.COLUMN, 3.0), room=0.3, **labels)
+    figure, drawn = fields(panels, draw, (style.COLUMN, 3.0), room=0.3, **labels)
+    figure.draw_without_rendering()  # names need the places of intervals
+    for ax, (_, rows) in zip(figure.axes, drawn.groupby("panel", sort=False), strict=False):
+        _name_intervals(ax, rows[rows["at"] != ""], x)
+    return figure, drawn
+
+
+def _name_intervals(ax: Axes, drawn: pd.DataFrame, x: str) -> None:
+    """Write each setting's name above its interval, or below it but for the first method.
+
+    It is centred, or moved to a side, or farther away, until it is clear of all intervals, of other
+    names and of the line at 0.
+    """
+    figure: Any = ax.figure
+    top, drawn = drawn["method"].iloc[0], drawn.sort_values(x)
+    places = [drawn[[x, end]].assign(**{end: drawn[end].fillna(drawn["mean"])}) for end in ENDS]
+    means, lows, highs = (ax.transData.transform(at) * 72 / figure.dpi for at in places)
+    taken = [(*low, *high) for low, high in zip(lows - WIDTH, highs + WIDTH, strict=True)]
+    zero = ax.transData.transform((drawn[x].iloc[0], 0))[1] * 72 / figure.dpi
+    taken.append((-np.inf, zero, np.inf, zero))
+    names = drawn["at"], drawn["method"], drawn[x], drawn["mean"], drawn["method"].eq(top)
+    for k, (name, method, cost, value, upward) in enumerate(zip(*names, strict=True)):
+        long = len(name) * LETTER
+        end = max(highs[k, 1], means[k, 1] + 3) + 3 if upward else 0.0
+        end = end or min(lows[k, 1], means[k, 1] - 3) - 3 - LETTERS
+        tries = (
+            (means[k, 0] - side * long, end + (away if upward else -away))
+            for away in range(0, 90, 3)
+            for side in (0.5, 0, 1)
+        )
+        left, bottom = next(p for p in tries if not any(_behind(p, long, box) for box in taken))
+        taken.append((left, bottom, left + long, bottom + LETTERS))
+        how: Style = {"textcoords": "offset points", "fontsize": LETTERS, "va": "bottom"}
+        how |= {"color": style.legible(style.look_of(method)["color"])}
+        ax.annotate(name, (cost, value), xytext=(left - means[k, 0], bottom - means[k, 1]), **how)
+
+
+def _behind(corner: tuple[float, float], long: float, box: tuple[float, ...]) -> bool:
+    """Return whether a name of such a length, at its lower left ``corner``, overlaps a box."""
+    left, bottom, right, top = box
+    across = left < corner[0] + long and corner[0] < right
+    return across and bottom < corner[1] + LETTERS and corner[1] < top
 
 
 def frontier(

@@ -8,6 +8,7 @@ ENSEMBLE = "FedMix with H(q)"
 UNREGULARISED = "FedMix without marginal entropy"
 ORIGINAL = "Mixture of experts (eq. 3)"
 CENTRALISED = "Mixture of experts (eq. 3), S = 1"
+MINUS = {FEDAVG: "FedMix minus FedAvg", ENSEMBLE: "FedMix minus the ensemble"}  # differences
 # The curves of Fig. 4 and 11.
 WIDE = {2: "FedAvg, 2x parameters", 4: "FedAvg, 4x parameters"}
 BIASED = "Biased FedAvg"
@@ -15,12 +16,13 @@ LOCAL_GLOBAL = "Local/Global"
 BIAS = "FedMix + personal bias"
 PRUNING = "FedMix + pruning"  # at the eta of Fig. 4
 ETA = 0.9
+PRUNED = "FedMix + pruning, eta = 0.9"  # the same, where other eta are beside it
 # Fig. 5 and 6, which are a data set each, and Fig. 8.
 BY_LABEL, BY_ANGLE = "FedMix, q(z|y)", "FedMix, q(z|rotation)"
 TURNED, TURNED_AND_SKEWED = "rotated_mnist", "rotated_skewed_mnist"
 KS = (3, 4, 5)
 SLOWER, LARGE = "K = 4, half the rate", "K = 4, 32 channels and 512 units"
-SHARED, BETWEEN = "shared by all clients", "between permutations"  # what makes q(z|s) uneven
+SHARED, BETWEEN = "common to all clients", "between permutations"  # what makes q(z|s) uneven
 # App. F: p(s|x), and who join when a federation has been trained.
 DENSITIES = "FedMix, p(s|x)"
 JOINING = (FEDAVG, BIASED, LOCAL_GLOBAL, FEDMIX)

@@ -5,9 +5,10 @@ App. B), and what messages tell of a client's labels (App. C).
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -301,19 +302,26 @@ def at_equal_traffic(frame: pd.DataFrame) -> ByMethod:
     return ByMethod(frames.at_traffic(course, budget) | {names.FEDAVG: frames.by_seed(ends)})
 
 
-def fig_4(shown: Sequence[Panel], *methods: str) -> Drawn:
+def with_rounds(p: Panel) -> str:
+    """Return a panel's title with its rounds in place of its scale: "CIFAR-10, 2,000 rounds"."""
+    return p.titled(f"{plotting.title(p.dataset)}, {p.frame['round'].max():,} rounds")
+
+
+def fig_4(
+    shown: Sequence[Panel], *methods: str, title: Callable[[Panel], str] = attrgetter("name")
+) -> Drawn:
     """Draw Fig. 4, mean client accuracy over rounds and over what was sent; of ``methods``, or all.
 
     One panel's two fields stand side by side, those of several in two rows. The headings are the
     differences of FedMix and FedAvg at equal rounds, and at what FedAvg sends in all of its rounds,
-    which is marked.
+    which is marked. ``title`` gives a panel's.
     """
     shown = [p.only(methods) if methods else p for p in shown]
     courses: dict[str, pd.DataFrame] = {
-        p.name: frames.against_traffic(p.frame, "test_accuracy") for p in shown
+        title(p): frames.against_traffic(p.frame, "test_accuracy") for p in shown
     }
     same: dict[str, pd.DataFrame] = {
-        p.name: frames.rows_of(at_equal_traffic(p.frame)) for p in shown
+        title(p): frames.rows_of(at_equal_traffic(p.frame)) for p in shown
     }
     told = plotting.findings(courses, names.FEDMIX, names.FEDAVG, start="At equal rounds, ")
     start = "\nAt FedAvg's total traffic, "
@@ -481,7 +489,7 @@ MEASURES = {
 LEAST = "least used expert, times K"
 LEFT = ("experts", "experts left", "permutations", "... with experts of their own")
 MERGED, DOUBLED = "one expert for two permutations", "two experts for one permutation"
-AHEAD = "shared / between at half"
+AHEAD = "common / between when an expert is lost"
 Truth = Mapping[int, np.ndarray]
 
 

@@ -13,7 +13,7 @@ from fedlib import paths
 from papers import named, numbers
 from papers.adaptive.analysis import WITHOUT
 from papers.adaptive.experiments import ALL_EQUAL, BEST, EAGER, MOE
-from papers.fedmix import BETWEEN, SHARED, STEP
+from papers.fedmix import BETWEEN, MINUS, PRUNED, SHARED, STEP
 from papers.judging import by, judged, said
 from papers.pm_moe import MIXED
 from papers.pm_moe.analysis import PLAIN, RENORMALISED
@@ -148,7 +148,12 @@ def test_what_has_a_look_is_run_or_drawn_somewhere():
     each = [(section, scale, d) for scale in SCALES for section, d in settings_of(scale)]
     runs = [run.method for section, *at in each for run in section.runs(*at, costly=True)]
     drawn = {STEP, "one epoch", "trained, one epoch", SHARED, BETWEEN, PLAIN, RENORMALISED}
-    drawn |= {*MIXED, *(f"{skew}, {of}" for skew in SKEWS for of in LOSSES)}
+    drawn |= {
+        PRUNED,
+        *MINUS.values(),
+        *MIXED,
+        *(f"{skew}, {of}" for skew in SKEWS for of in LOSSES),
+    }
     drawn |= {f"{method}, {WITHOUT}" for method in (MOE, EAGER, ALL_EQUAL, BEST, TUNED)}
     assert {*words("theme.csv", "method")} <= {*runs} | drawn
 
