@@ -16,7 +16,7 @@ from papers.adaptive.experiments import ALL_EQUAL, BEST, EAGER, MOE
 from papers.fedmix import BETWEEN, MINUS, PRUNED, SHARED, STEP
 from papers.judging import by, judged, said
 from papers.pm_moe import MIXED
-from papers.pm_moe.analysis import PLAIN, RENORMALISED
+from papers.pm_moe.analysis import PLAIN, RENORMALISED, SIDES
 from papers.published import claims, published, size, words
 from papers.scaled import MAJORITY, TUNED
 from papers.specialists.analysis import LOSSES, SKEWS
@@ -152,6 +152,7 @@ def test_what_has_a_look_is_run_or_drawn_somewhere():
         PRUNED,
         *MINUS.values(),
         *MIXED,
+        *SIDES,
         *(f"{skew}, {of}" for skew in SKEWS for of in LOSSES),
     }
     drawn |= {f"{method}, {WITHOUT}" for method in (MOE, EAGER, ALL_EQUAL, BEST, TUNED)}
