@@ -124,13 +124,13 @@ class Program:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
         params, context = self._parts
         losses, moved = self._losses({**params, **self._now()}, context, self._of_one(batch))
-        self._put(moved)
         loss = losses if self._alone else losses.sum()
         if self.optimizer is None:
             self.optimizer = self._first_gradient(loss)
         else:
             self.optimizer.zero_grad()
             loss.backward()
+        self._put(moved)  # after the backward pass, which may need the statistics before the step
         if self._kind.clip is not None:
             self._clip(self._kind.clip)
         self.optimizer.step()
