@@ -30,6 +30,7 @@ from companion.trained import no_runs
 from fedlib import data
 from fedlib.algorithms import MajorityClass
 from fedrun import Experiment, Result, find_result
+from fedrun.baseline import BelowBaseline
 from fedrun.sweeps import sweep
 
 NOT_YET = "not trained yet"
@@ -193,7 +194,7 @@ def _trained(experiments: Sequence[Experiment], device: str) -> list[Result]:
     Figures draw it, and that a method of a paper stays below it is a result.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* no better than the majority-class baseline")
+        warnings.simplefilter("ignore", BelowBaseline)
         return sweep(experiments, device=device)
 
 

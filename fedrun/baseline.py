@@ -17,6 +17,10 @@ OF_CLIENTS = "validation", "test", "balanced", "balanced_validation", "everywher
 MEASURES = *OF_CLIENTS, "global"
 
 
+class BelowBaseline(UserWarning):
+    """A trained model is no better than the majority-class baseline."""
+
+
 def by_client(fed: Federation, measure: str) -> dict[int, float]:
     """Return the accuracy of predicting each client's commonest training label.
 

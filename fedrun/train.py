@@ -39,7 +39,7 @@ from fedlib.progress import Watcher, callback, quiet
 from fedlib.tasks import device_name, pick_device
 from fedlib.values import short_repr
 from fedrun import provenance, store
-from fedrun.baseline import accuracy_of_majority
+from fedrun.baseline import BelowBaseline, accuracy_of_majority
 from fedrun.experiment import Experiment, Log, Result, built, key_in, on_host, spec_of
 from fedrun.files import Damaged, StoreError
 from fedrun.store import Checkpoint, RunDiverged, RunFolder, load_model, moved
@@ -415,7 +415,7 @@ class Training:
             kind, less = type(e.algorithm).__name__, "no better than the majority-class baseline"
             told = f"{mine:.3f} against {floor:.3f} on the clients' validation examples"
             more = "try larger learning rates or more rounds"
-            warnings.warn(f"{kind} is {less}: {told}; {more}", stacklevel=2)
+            warnings.warn(f"{kind} is {less}: {told}; {more}", BelowBaseline, stacklevel=2)
 
     def _resume(self, kept: Checkpoint) -> State:
         """Restore log, state and early stopping from a checkpoint; return its state."""

@@ -10,6 +10,7 @@ the second time in a process; it is trained step by step before that, on a CPU, 
 that keeps its state on the host, and where a capture has failed.
 """
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,8 +54,9 @@ def captured(
     if found == SEEN:
         try:
             found = Captured(cohort, plan, steps, noise, make, take)
-        except Exception:  # what cannot be captured; an error of the loss is raised again
-            found = FAILED
+        except Exception as error:  # an error of the loss itself is raised again, step by step
+            found, name = FAILED, type(algorithm).__name__
+            warnings.warn(f"{name} trains without a CUDA graph: {error}", stacklevel=2)
     _graphs[key] = found or SEEN
     while len(_graphs) > KEPT:
         _graphs.popitem(last=False)

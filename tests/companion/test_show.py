@@ -22,6 +22,7 @@ from companion.widgets import MOST, LiveRun, claims_table, explorer, moving, wat
 from fedlib import paths
 from fedlib.algorithms import FedMix, FedProx
 from fedrun import Result, run
+from fedrun.baseline import BelowBaseline
 from fedrun.sweeps import sweep
 from papers.fedmix import ENSEMBLE, FEDAVG, FEDMIX, UNREGULARISED
 from papers.fedmix.experiments import COMMUNICATION, LABEL_SKEW, LONG, ROTATED
@@ -75,7 +76,7 @@ def test_panels_do_not_warn_of_methods_below_the_baseline_that_they_draw(monkeyp
     """Notebook 10 wrote such a note into a reader's notebook."""
 
     def swept(experiments, device):
-        warnings.warn("FedAvg is no better than the majority-class baseline: 0.3", stacklevel=1)
+        warnings.warn("FedAvg is no better: 0.3", BelowBaseline, stacklevel=1)
         warnings.warn("the disk is nearly full", stacklevel=1)
         return sweep(experiments, device=device)
 

@@ -133,7 +133,8 @@ def test_what_cannot_be_captured_is_trained_step_by_step(there, monkeypatch):
         asked.append(step)
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    with patch(f"{__name__}.recorded", lambda counts: refuse):
+    said = pytest.warns(UserWarning, match="FedAvg trains without a CUDA graph: .* capturing")
+    with patch(f"{__name__}.recorded", lambda counts: refuse), said:
         again, _ = played(FedAvg(batch_size=4))
     assert len(asked) == 1, "it is tried once"
     assert all(torch.equal(plain[n], again[n]) for n in plain)
