@@ -6,8 +6,8 @@ backward pass, and the optimiser. It reads and writes fixed addresses, so that e
 differs between rounds is copied into buffers before the first step.
 
 The environment variable FEDLIB_GRAPHS=1 turns it on. A phase is captured when its shapes appear for
-the second time in a process; it is trained step by step before that, on a CPU, with an optimiser
-that keeps its state on the host, and where a capture has failed.
+the second time in a process. Until then it is trained step by step, as it is on a CPU, with other
+optimisers than SGD, Adam and AdamW, and after a capture has failed, of which a warning tells.
 """
 
 import warnings
@@ -30,12 +30,20 @@ from fedlib.engine.protocol import Algorithm, Cohort, Phase
 WARM_UP = 3  # steps before the capture: they allocate what all later ones reuse
 KEPT = 8  # graphs at a time; each holds the memory of its buffers and of one step
 PARTS = ("clients", "params", "context", "common", "precomputed")  # what a step reads of a cohort
+Make = Callable[[Cohort], Program]
+Take = Callable[[Program, Cohort, Any], Iterator[Tensor]]
 SEEN, FAILED = "seen once", "cannot be captured"
 _graphs: "OrderedDict[Any, Captured | str]" = OrderedDict()
 
 
 def captured(
-    algorithm: Algorithm, cohort: Cohort, phase: Phase, plan: Plan, noise: int, make: Any, take: Any
+    algorithm: Algorithm,
+    cohort: Cohort,
+    phase: Phase,
+    plan: Plan,
+    noise: int,
+    make: Make,
+    take: Take,
 ) -> "Captured | None":
     """Return the graph of a phase with the values of a round, or None to train step by step.
 
@@ -74,7 +82,7 @@ class Captured:
     """
 
     def __init__(
-        self, cohort: Cohort, plan: Plan, steps: int, noise: int, make: Any, take: Any
+        self, cohort: Cohort, plan: Plan, steps: int, noise: int, make: Make, take: Take
     ) -> None:
         clients, wide, device = len(plan.ids), plan.positions.shape[2], cohort.clients.device
         parts = {n: tree_map_only(Tensor, torch.clone, getattr(cohort, n)) for n in PARTS}
@@ -83,7 +91,7 @@ class Captured:
         self.counts = torch.zeros(clients, steps, dtype=torch.int64, device=device)
         self.noise = torch.zeros(clients, wide, noise, device=device)
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
-        self.program: Program = make(self.cohort)
+        self.program = make(self.cohort)
         self.losses = torch.zeros(clients, device=device)
         self._take, self._ids = take, plan.ids
         self.load(cohort, plan)

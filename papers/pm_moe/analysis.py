@@ -417,7 +417,7 @@ def own_weight(frame: pd.DataFrame) -> dict[int, float]:
 
 
 def told_gains(frame: pd.DataFrame, dataset: str) -> dict[str, pd.DataFrame]:
-    """Return the gains of PM-MoE by how they are told: method, S, seed, value, and others.
+    """Return the gains of PM-MoE by the rule that reports them: method, S, seed, value, and others.
 
     In both ways of `reporting`, over the first stage's best round, and as Table 2 prints them.
     """
