@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tokenize
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import nbformat
@@ -154,6 +155,21 @@ def test_every_name_that_a_notebook_uses_is_imported_or_defined():
         ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,F822", "-"]
         found = subprocess.run(ruff, input=text, text=True, capture_output=True)
         assert found.returncode == 0, f"{path.name}: {found.stdout}{found.stderr}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_every_module_that_a_notebook_uses_has_what_it_takes(path: Path):
+    """A function that only a notebook calls looks unused to who greps the packages."""
+    code = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+    nodes = list(ast.walk(ast.parse("\n".join(code))))
+    imports = [n for n in nodes if isinstance(n, ast.Import | ast.ImportFrom)]
+    names: dict[str, Any] = {}
+    exec("\n".join(ast.unparse(n) for n in imports), names)
+    taken = [n for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+    of_modules = [(names[n.value.id], n.attr) for n in taken if n.value.id in names]
+    of_modules = [(m, attr) for m, attr in of_modules if isinstance(m, ModuleType)]
+    assert of_modules
+    assert [f"{m.__name__}.{attr}" for m, attr in of_modules if not hasattr(m, attr)] == []
 
 
 @pytest.mark.parametrize("missing", ["papers.notebook", "fedlib"])

@@ -314,6 +314,13 @@ def table_4(table: pd.DataFrame, dataset: str) -> pd.DataFrame:
     return tabled(both, printed("Table 4", dataset))
 
 
+def stages_of(table: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Return a method's mixtures at S = 0 with and without denoising, for what headings tell."""
+    rows = table[table["method"].eq(method) & table["S"].eq(0)]
+    names = {WITH_MOE: "all experts", DENOISED: "denoised"}
+    return rows.assign(method=rows[STAGE].map(names)).dropna(subset="method")
+
+
 def ablation(table: pd.DataFrame) -> pd.DataFrame:
     """Return the nine methods alone, with PM-MoE, and with some experts left out (Table 3).
 
