@@ -18,8 +18,7 @@ def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:
     """Return a NumPy generator for one purpose, e.g. ``generator(seed, "batches", round, client)``.
 
     An additional last 0 gives the same generator. So a purpose must always use the same number of
-    integers, or one more that is not 0, as "explore" does for its second draw. (The clients of
-    ``NoisyFedMix`` use "server" with their id, of which one is 0; its server draws nothing.)
+    integers, or one more that is not 0, as "explore" does for its second draw.
 
     Args:
         seed: the seed of the experiment.

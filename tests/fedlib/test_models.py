@@ -14,7 +14,7 @@ from fedlib.engine import State
 from fedlib.engine.protocol import numbers_of
 from fedlib.engine.width import READERS, Width
 from fedlib.models import Batch, FunctionalModel, architectures, fedmix_lenet5
-from papers.fedmix.variants import widened
+from papers.fedmix.experiments import widened
 
 COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
 TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)

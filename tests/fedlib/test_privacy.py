@@ -9,17 +9,16 @@ from cases import GOLDEN
 from conftest import make_federation
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from playing import SKEWED, equal
+from playing import SKEWED
 from scipy.special import softmax
 from small import play
 
 from fedlib import Optimizer, Step, adam, algorithms, sgd
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, PrunedFedMix
-from fedlib.engine import Cohort, State, play_round
+from fedlib.engine import State, play_round
 from fedlib.privacy import audit, labels, total_variation
 from fedlib.privacy.labels import from_marginal, from_rows, from_rows_together, from_update
 from fedrun import Experiment
-from papers.fedmix.variants import NoisyFedMix
 
 SIZES = (11, 4, 9)
 BIAS, WEIGHTS, Q = "labels_from_bias", "labels_from_weights", "labels_from_q"
@@ -292,29 +291,3 @@ def test_a_saturated_q_is_silent_and_never_wrong():
     assert np.isfinite(found["labels_from_phi"]).all()
     _, _, alone = audited(FedMix(experts=1))
     assert not labels.set_from_rows(alone.messages["phi"].numpy()).any()
-
-
-def test_a_noisy_message_is_fedmix_message_but_for_phi():
-    fed = make_federation(SIZES)
-    kinds = FedMix(experts=2), *(NoisyFedMix(experts=2, noise=n) for n in (0.0, 2.0))
-    (_, after, plain), (_, same, quiet), (_, other, loud) = (one_message(a, fed) for a in kinds)
-    assert equal(same.server_params, after.server_params)
-    assert equal(quiet.messages, plain.messages)
-    assert [n for n, m in plain.messages.items() if not torch.equal(loud.messages[n], m)] == ["phi"]
-    assert (loud.messages["phi"] != 0).all()
-    kept = [state.server_optimizer.keys() for state in (after, same, other)]
-    assert kept[0] == kept[1] == kept[2]
-
-
-def test_noise_depends_on_the_client_and_the_round_and_not_on_the_cohort():
-    fed, algorithm = make_federation(SIZES), NoisyFedMix(experts=2)
-
-    def drawn(rows, round):
-        common = {"seed": torch.tensor(0), "round": torch.tensor(round)}
-        cohort = Cohort(fed, torch.tensor(rows), {}, {}, common, torch.zeros(len(rows)))
-        phi = torch.ones(len(rows), 3, 2)  # of unit length, as is the noise then
-        return algorithm.postprocess(cohort, {}, ({}, {"phi": phi}))[1]["phi"] - phi
-
-    both = drawn([0, 2], 0)
-    torch.testing.assert_close(drawn([2], 0)[0], both[1], rtol=0, atol=0)
-    assert not torch.equal(both[0], both[1]) and not torch.equal(drawn([2], 1)[0], both[1])
