@@ -151,7 +151,7 @@ def experiments(source: str) -> list[Experiment]:
         for given, where in _sources(source):  # noqa: B007
             spec = to_dict(from_code(given)) if isinstance(given, str) else given
             made.append(experiment_of(spec))
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, RecursionError) as error:
         in_file = "(" not in source and not isinstance(error, OSError)  # which names the file
         raise Usage(f"{where or (f'{source}: ' if in_file else '')}{error}") from error
     if not made:

@@ -335,6 +335,19 @@ def _params_of(state: State) -> dict[str, torch.Tensor]:
     return {**state.server_params, **state.client_params}
 
 
+def checkpoint_interval(default: float) -> float:
+    """Return the seconds between two checkpoints: those of $FEDLIB_CHECKPOINT_SECONDS, if given.
+
+    Raises:
+        ValueError: if the variable is not a number.
+    """
+    given = os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or default
+    try:
+        return float(given)
+    except ValueError:
+        raise ValueError(f"FEDLIB_CHECKPOINT_SECONDS must be a number, got {given!r}") from None
+
+
 class Training:
     """A run while it is trained: its log, its current state, and the checkpoints it writes."""
 
@@ -361,7 +374,7 @@ class Training:
             RunDiverged: if a number is not finite. A run that was resumed from a checkpoint, which
                 may be the cause, is first trained again from the beginning.
         """
-        interval = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or CHECKPOINT_SECONDS)
+        interval = checkpoint_interval(CHECKPOINT_SECONDS)
         e, saved = self.experiment, time.monotonic()
         resumed = kept is not None and kept.completed > 0 and self._fits(kept.state)
         kept = kept if resumed else _shorter(e)

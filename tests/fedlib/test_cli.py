@@ -79,6 +79,7 @@ def test_a_sweep_file_is_specs_or_lines(ask, write):
 WRONG = {  # files, by what they hold
     "runs.txt": (f"{AVG}\nExperiment(", "line 2: not the code of a value"),
     "specs.json": ("[{]", "specs.json: Expecting"),
+    "deep.json": ("[" * 100000, "deep.json: maximum recursion depth"),
     "none.txt": ("", "there is no experiment in '/"),
 }
 

@@ -42,6 +42,12 @@ def test_kills_between_touches_of_files_change_no_bit(at_once, tmp_path):
     assert deaths >= 3 and bits(MIX) == expected and not list(store.folder(MIX).glob(".*"))
 
 
+def test_a_time_between_checkpoints_that_is_no_number_is_named(monkeypatch):
+    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "abc")
+    with pytest.raises(ValueError, match="FEDLIB_CHECKPOINT_SECONDS must be a number, got 'abc'"):
+        play(MIX)
+
+
 def test_a_run_that_is_interrupted_loses_no_round(monkeypatch, tmp_path, capsys):
     """Ctrl-C lost all since the last checkpoint, and a young run began again."""
     expected, playing = undisturbed(MIX, tmp_path), running.play_round
