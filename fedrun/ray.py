@@ -70,7 +70,7 @@ class Cluster(Workers):
         super().__init__({**options, "device": device}, tally)
         self.jobs, self.lost = dict[Any, Experiment](), Counter[str]()
         self.unit = "GPU" if device == "cuda" else "CPU"
-        # Ray would retry from the files sent at first; `_lose` retries from the last checkpoint.
+        # Ray would retry from the files sent at first; `_take_back` does from the last checkpoint.
         needs = {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
         self.remote = ray.remote(train_here).options(**needs)
         how = {"num_cpus": 0, "max_restarts": -1}
@@ -140,6 +140,9 @@ def connected(address: str) -> Any:
         import ray
 
         if not ray.is_initialized():
+            host, _, port = address.rpartition(":")
+            if port.isdigit() and "/" not in host:  # Ray itself would try for many minutes
+                socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except ImportError as error:
         raise NoCluster('a Ray address needs Ray: pip install "fedlib[ray]"') from error
@@ -183,13 +186,13 @@ def train_here(
         stages = [RunFolder(stage) for stage in experiment.stages]
         for stage, files in zip(stages, packed, strict=True):
             stage.unpack(files)
-        sent, last = [stage.changed for stage in stages], 0.0
+        sent, last = [stage.saved for stage in stages], 0.0
 
         def tell(*progress: Any) -> None:
             nonlocal sent, last
             if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
-                now = [stage.changed for stage in stages]
-                new = {i: stages[i].pack() for i, at in enumerate(now) if at != sent[i]}
+                now = [stage.saved for stage in stages]
+                new = {i: stages[i].pack() for i, at in enumerate(now) if at > sent[i]}
                 with suppress(Exception):  # the actor of the queue is restarted
                     driver["queue"].put_nowait((experiment.key, (node, *progress), new))
                     sent = now

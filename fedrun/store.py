@@ -384,10 +384,10 @@ class RunFolder:
         (self.path / FAILURE).unlink(missing_ok=True)
 
     @property
-    def changed(self) -> int:
-        """The time at which a file was last added or replaced; 0 if there is no folder."""
+    def saved(self) -> int:
+        """The time at which the checkpoint was written, in nanoseconds; 0 if there is none."""
         with suppress(FileNotFoundError):
-            return self.path.stat().st_mtime_ns
+            return (self.path / CHECKPOINT).stat().st_mtime_ns
         return 0
 
     def pack(self) -> dict[str, bytes]:

@@ -146,6 +146,13 @@ def check(tmp_path_factory):
     return compare
 
 
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:1"])
+def test_without_a_cluster_there_is_an_error(address):
+    """It comes first, as "auto" finds the nodes that the other tests start."""
+    with pytest.raises(NoCluster, match=f"no Ray cluster answers at '{address}'"):
+        go([AVG], address=address)
+
+
 def test_a_sweep_over_two_nodes(nodes, check):
     runs = [MIX, *SEEDS, *TUNINGS]
     with pytest.raises(SweepFailed, match="1 of 9 runs failed"):
@@ -165,6 +172,7 @@ def test_a_killed_worker(nodes, often, check, monkeypatch):
 
 
 def test_a_run_lost_three_times_fails_with_what_builds_on_it_and_the_others_finish(nodes):
+    """Each attempt sent its spec, which passed for a new checkpoint: attempts never ended."""
     victim = dataclasses.replace(AVG, algorithm=Dying())
     builds = dataclasses.replace(TUNINGS[0], first_stage=victim)
     with pytest.raises(SweepFailed, match="2 of 3 runs failed") as caught:
@@ -178,9 +186,3 @@ def test_a_machine_with_other_code_stops_the_sweep_and_is_named(nodes, monkeypat
     with pytest.raises(UnfitNode, match=rf"{socket.gethostname()} has other code.*older"):
         go([AVG, MIX], address=nodes.address)
     assert find_result(AVG) is None
-
-
-def test_a_cluster_that_does_not_answer_is_an_error(monkeypatch):
-    ray.shutdown()
-    with pytest.raises(NoCluster, match="no Ray cluster answers at 'auto'"):
-        go([AVG], address="auto")

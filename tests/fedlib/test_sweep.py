@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 from filelock import FileLock
-from small import AVG, BAD, MIX, TUNED, bits, go, play, running
+from small import AVG, BAD, MIX, TUNED, bits, go, interrupted, play, running
 
 from fedlib import FedAvg, Local, paths, value
 from fedlib.progress import SweepProgress
@@ -138,6 +138,21 @@ def test_ctrl_c_on_a_cluster_tells_what_ended_and_the_same_call_continues(monkey
     assert find_result(AVG) and not find_result(MIX) and ray.cancelled == (MIX.key,)
     queue.shutdown.assert_called_once()
     assert [result.experiment for result in go([AVG, MIX], address="auto")] == [AVG, MIX]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(("every", "sends"), [("300", False), ("-1", True)])
+def test_a_worker_of_a_cluster_sends_files_once_it_has_a_new_checkpoint(
+    monkeypatch, every, sends, stored
+):
+    """Its spec was sent, too, and a run whose workers always die never failed."""
+    monkeypatch.setattr(cluster, "SECONDS_BETWEEN_MESSAGES", 0.0)
+    if stored:
+        interrupted(MIX, 2)
+    driver = {"code": cluster.code(), "pinned": False, "every": every, "queue": mock.MagicMock()}
+    _, error = cluster.train_here(MIX, [store.RunFolder(MIX).pack()], {"device": "cpu"}, driver)
+    sent = [message.args[0][2] for message in driver["queue"].put_nowait.call_args_list]
+    assert error is None and len(sent) > 2 and any(sent) == sends
 
 
 LOCKED = """
