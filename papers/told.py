@@ -6,6 +6,7 @@ A sentence is written by hand (``papers/told/*.csv``). A number in it stands in 
 
     [[000 rounds.4]]                       the effect of a claim, with its interval
     [[000 rounds.4 | +]]                   the same without a plus sign
+    [[000 rounds.4 | -]]                   with its sign turned: the other method minus this one
     [[000 rounds.4 | mean]]                its mean; further forms are published and seeds
     [[000 sized.4, K = 2]]                 the effect of a part of the claim
     [[000 rounds.4 @ CIFAR-10 (standard)]] the effect in one place
@@ -112,8 +113,10 @@ def number(name: str, form: str = "") -> str:
         return f"{row['published']:+.1f}"
     if form == "mean":
         return effect(row).partition(" ")[0]
+    if form == "-":
+        row = {**row, "effect": -row["effect"], "low": -row["high"], "high": -row["low"]}
     told = _measured(row)
-    return told.removeprefix("+") if form == "+" else told
+    return told.removeprefix("+") if form in ("+", "-") else told
 
 
 def filled(text: str) -> str:

@@ -43,6 +43,7 @@ def known(monkeypatch):
 FILLED = {
     "[[000 rounds.4]]": "+7.1 points [3.6, 10.6]",
     "by [[000 rounds.4 | +]]": "by 7.1 points [3.6, 10.6]",
+    "[[000 sized.4, K = 2 | -]]": "1.0 points [-1.0, 3.0]",
     "[[000 rounds.4 | mean]], [[000 rounds.4|seeds]] seeds": "+7.1, 3 seeds",
     "[[000 sized.4, K = 2]]": "-1.0 points [-3.0, 1.0]",
     "[[000 sized.4, K = 2 @ CIFAR-10 | published]]": "+2.0",
