@@ -20,6 +20,7 @@ PUBLISHED: Style = {"color": "black", "fillstyle": "none"}  # and a circle, in e
 UNJUDGED = "#777777"
 JUDGED = {"agrees": "#0072b2", "differs": "#d55e00"}  # colours that the colour-blind tell apart
 NO_ROWS = pd.DataFrame(columns=["row", "group"])
+LETTER = 0.065  # of the name of a row, inches
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
 
 
@@ -39,7 +40,7 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any)
         places = dict(zip(drawn["method"], drawn.index, strict=True))
         placed = numbers.assign(place=numbers["method"].map(places))
         style.mark(ax, name, placed, "value", "place")
-        ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
+        ax.set_yticks(range(len(drawn)), [style.title(of) for of in drawn["method"]])
         ax.set_ylim(-0.6, len(drawn) - 0.4)
         ax.xaxis.set_major_locator(MaxNLocator(4, steps=STEPS))
         ax.grid(axis="x", alpha=0.25)
@@ -139,7 +140,8 @@ def dots(
     if marks and seeds:
         told = [labels.get("heading", ""), _beyond(panels, marks, mark) if counted else ""]
         share |= {"sharex": labels.get("sharex", False), "heading": ", ".join(filter(None, told))}
-    figure, drawn = fields(split, draw, (wide, tall), **share)
+    names = LETTER * max((len(line) for row in rows for line in row.splitlines()), default=0)
+    figure, drawn = fields(split, draw, (wide, tall), left=names, **share)
     return figure, _told(drawn, {name: floor for name, (_, floor) in split.items()})
 
 
@@ -186,7 +188,7 @@ def _rows(ax: Axes, rows: Sequence[str], lacking: Collection[str], empty: str) -
     for row in lacking:
         middle: Style = {"ha": "center", "va": "center", "transform": across}
         ax.text(0.5, rows.index(row), empty, color="grey", fontsize="small", **middle)
-    ax.set_yticks(range(len(rows)), rows)
+    ax.set_yticks(range(len(rows)), [style.readable(row) for row in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
 
 

@@ -175,11 +175,12 @@ def _name(ax: Axes, points: pd.DataFrame) -> None:
     written: list[Box] = []
     named = points["named"].to_numpy(bool)
     for of, dot in zip(points[named].to_dict("records"), dots[named], strict=True):
-        half = np.array([len(of["method"]) * LETTER, LETTERS + 2]) / 2
+        name = style.title(of["method"])
+        half = np.array([len(name) * LETTER, LETTERS + 2]) / 2
         way = _free_way(dot, half, dots, written, field)
         written.append((dot + way, half))
         written += [(at, np.ones(2)) for at in _line(dot, way)]
-        ax.annotate(of["method"], (of["x"], of["y"]), xytext=tuple(way), arrowprops=line, **how)
+        ax.annotate(name, (of["x"], of["y"]), xytext=tuple(way), arrowprops=line, **how)
 
 
 def _free_way(

@@ -40,8 +40,12 @@ FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth":
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 LETTERS, MEDIUM, SMALL = 15, 9.1, 7.6  # of a heading to the inch; its size in points, and a smaller
-# An interval with its effect and its seeds, or what else is in brackets, stays on one line.
-BRACKETS = re.compile(r"([+-][\d.]+ (points )?)?[\[(][^\])]*[\])](, \d+ seeds?)?")
+# An interval with its effect and seeds, what else is in brackets, how many seeds, a round, and a
+# parameter's value stay on one line.
+BRACKETS = re.compile(
+    r"([+-][\d.]+ (points )?)?[\[(][^\])]*[\])](, \d+ seeds?)?"
+    r"|[\d,]+ (seeds?|rounds)|round \d+|\w+ = [\d.]+"
+)
 INTERVAL = "95% CI: "
 CONTRAST = 3.1  # of letters with white, at least
 # The labels of quantities, whose axes start at 0.
@@ -50,6 +54,13 @@ PART = "FEDLIB_PART"
 UNTRAINED, INITIAL = "did not train", "from the initial model"
 CROSSES = {UNTRAINED: "x", INITIAL: "+"}  # of marked runs
 REAL = "(standard)", "(paper)"  # the end of a title of real data
+# How figures call the scales, as tables of claims do; whoever names rounds has said enough.
+SAID = {
+    r" \(standard\)(?=, [\d,]+ rounds)": "",
+    r"\(standard\)": "(reduced)",
+    r"\(paper\)": "(paper scale)",
+    r" \(quick\)": "",
+}
 MOST_ABSENT = 8  # methods that a legend lists as missing
 What = TypeVar("What")
 
@@ -134,10 +145,20 @@ def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
     return path
 
 
-def title(dataset: str, scale: str = "") -> str:
-    """Return a data set's name as people write it, at a ``scale`` if it has another one there."""
+def title(name: str, scale: str = "") -> str:
+    """Return the name of a data set, a paper or a method as people write it.
+
+    At a ``scale`` if it has another one there.
+    """
     titles = theme().titles
-    return titles.get(f"{dataset} ({scale})", titles.get(dataset, dataset))
+    return titles.get(f"{name} ({scale})", titles.get(name, name))
+
+
+def readable(text: str) -> str:
+    """Return a title or heading with the names of scales as people know them."""
+    for pattern, said in SAID.items():
+        text = re.sub(pattern, said, text)
+    return text
 
 
 def look_of(method: str) -> Style:
@@ -225,7 +246,7 @@ def findings(
             where = name if len(panels) > 1 else ""
             if x not in ("", "round"):
                 where += f"{', ' * bool(where)}{x} = {last:g}"
-            where = where.replace(" (standard)", "").replace(" (paper)", ", paper")
+            where = where.replace(" (standard)", "").replace(" (paper)", ", paper scale")
             where = where.replace("\n", ", ")
             here = {where: finding(rows, method, other, unit)}
             real |= here if every or name.endswith(REAL) else {}
@@ -233,7 +254,7 @@ def findings(
             told, most = (here, seeds) if seeds >= most else (told, most)
     shown = [*(real or told).items()]
     each = [f"{how.rpartition(',')[0]} ({where})" for where, how in shown]  # titles have seeds
-    method, other = (CALLED if m == theme().floor else m for m in (method, other))
+    method, other = (CALLED if m == theme().floor else title(m) for m in (method, other))
     line = f"{method} minus {other}: {'; '.join(each)}"
     if len(shown) < 2:
         line = "".join(f"{method} minus {other}{f' ({p})' * bool(p)}: {how}" for p, how in shown)
@@ -317,6 +338,7 @@ def fields(
     columns: int = 0,
     least: float = 4.6,
     room: float = 0.0,
+    left: float = 0.0,
     xlabel: str = "",
     ylabel: str = "",
     heading: str = "",
@@ -329,7 +351,7 @@ def fields(
     ``draw(ax, name, what)`` draws one of the ``panels``, whose name is its title, and returns the
     frame behind it; nothing is drawn where there is none, or a frame has no rows. A field's
     ``size`` is width and height in inches; the figure is at least so wide, for the legend's sake,
-    and has some ``room`` below.
+    and has some ``room`` below, and to the ``left``, for the names of rows.
     Labels of y stand at the left, of x below if fields share it. Returns the figure and all frames,
     with a column panel.
     """
@@ -354,7 +376,8 @@ def fields(
             ax.set_title(name)
             ax.grid(alpha=0.25)
             drawn.append(draw(ax, name, what).assign(panel=name))
-            _break(ax.title, whole[0] / wide - 0.5)  # it begins beside the labels
+            ax.title.set_text(readable(ax.get_title()))
+            _break(ax.title, (whole[0] - left) / wide - 0.5)  # it begins beside the labels
     for ax in (axes[-1] if "sharex" in share else axes.flat) if xlabel else ():
         ax.set_xlabel(xlabel)
     for ax in axes[:, 0] if ylabel else ():
@@ -405,7 +428,7 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     what nothing is told of.
     """
     inches = figure.get_figwidth()
-    told = [line.rstrip(" ,:") for line in heading.splitlines()]
+    told = [line.rstrip(" ,:") for line in readable(heading).splitlines()]
     size = MEDIUM if max(map(len, told), default=0) <= LETTERS * inches else SMALL
     if heading := "\n".join(in_lines(line, inches, size) for line in told if line):
         figure.suptitle(heading, fontsize=size)
@@ -420,13 +443,15 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     # As many columns as fit: of each a handle, and letters of its longest name, in inches.
     columns = max(len(names), 1)
     while columns > 2 and inches < sum(
-        0.6 + 0.065 * max(map(len, column)) for column in np.array_split(names, columns)
+        0.6 + 0.065 * max(len(title(name)) for name in column)
+        for column in np.array_split(names, columns)
     ):
         columns -= 1
     columns = -(-len(names) // -(-len(names) // columns)) if names else 1  # of equal lengths
-    above = "\n".join(in_lines(line, inches, SMALL) for line in absent.splitlines())
+    above = "\n".join(in_lines(line, inches, SMALL) for line in readable(absent).splitlines())
     how: Style = {"loc": "outside lower center", "ncols": columns, "title_fontsize": "small"}
-    legend = figure.legend([known[name] for name in names], names, title=above or None, **how)
+    handles, called = [known[name] for name in names], [title(name) for name in names]
+    legend = figure.legend(handles, called, title=above or None, **how)
     legend.get_title().set_color("grey")
 
 

@@ -283,6 +283,22 @@ def beside_published(ours: pd.DataFrame, theirs: pd.DataFrame) -> dict[str, pd.D
     return ranges({"measured": _with_mean(ours), "published": theirs})
 
 
+def overview(gains: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
+    """Return the mean gain of the nine by data set and S, measured and published, as dots need it.
+
+    ``gains`` has `beside_published` by data set; values are the gains of the nine methods.
+    """
+    parts = []
+    for name, by_s in gains.items():
+        for s, rows in by_s.items():
+            mean = rows[rows["row"].eq(NINE_MEAN)]
+            ours = rows[rows["group"].eq("measured") & rows["row"].ne(NINE_MEAN)]["mean"].to_numpy()
+            each = [ours if group == "measured" else ours[:0] for group in mean["group"]]
+            values = pd.Series(each, index=mean.index, dtype=object)
+            parts.append(mean.assign(row=f"{name}, {s}", values=values))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["row", "group"])
+
+
 def _in_points(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(value=100 * rows["value"])
 

@@ -178,6 +178,30 @@ def test_a_data_set_may_have_another_title_at_a_scale():
     assert [plotting.title(*of) for of in asked] == ["Rotated MNIST"] * 2 + ["Rotated digits"]
 
 
+NAMED = {
+    "CIFAR-10 (standard)": "CIFAR-10 (reduced)",
+    "CIFAR-10 (standard), 2,000 rounds": "CIFAR-10, 2,000 rounds",
+    "MNIST (paper), global test": "MNIST (paper scale), global test",
+    "Digits (quick)": "Digits",
+}
+
+
+@pytest.mark.parametrize(("name", "said"), NAMED.items())
+def test_figures_name_scales_as_people_know_them(name, said):
+    figure, drawn = plotting.curves({name: TWO}, ylabel="y", heading=f"{name}, 3 seeds")
+    assert said in figure.axes[0].get_title() and figure.get_suptitle().startswith(said)
+    assert drawn["panel"].unique().tolist() == [name], "what is stored keeps the scale's own name"
+
+
+def test_a_method_has_its_title_in_legends_and_headings():
+    rows = curve(**{"FedMix": 0.2, "FedMix with H(q)": 0.6})
+    figure, drawn = plotting.curves({"C": rows}, ylabel="y")
+    assert legend(figure) == ["FedMix", "Ensemble (with H(q))"]
+    told = plotting.findings({"C": rows}, "FedMix", "FedMix with H(q)")
+    assert told.startswith("FedMix minus Ensemble (with H(q)): -40.0 points")
+    assert "FedMix with H(q)" in {*drawn["method"]}
+
+
 MARKED = {
     0.0: "1 of 2 intervals lie above none, 0 below",
     -1.0: "all 2 intervals lie above none",

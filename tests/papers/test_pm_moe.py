@@ -179,6 +179,10 @@ def test_the_claims_about_mixtures_follow_the_runs(gain, verdict):
     assert first["row"] == "mean of nine" and first["mean"] == pytest.approx(
         points[analysis.ALL], abs=0.01
     )
+    by_s = analysis.beside_published(ways[analysis.ALL], ways["published"])
+    ours, theirs = analysis.overview({"C": by_s}).to_dict("records")[:2]
+    assert (ours["row"], ours["mean"]) == ("C, S = 0", first["mean"])
+    assert len(ours["values"]) == len(NINE) and not len(theirs["values"])
     told, own = analysis.reporting(mixtures(gain)), 0.001 * SIZES[0] / sum(SIZES)
     np.testing.assert_allclose(told["all"], gain + 0.02 + told["seed"] * own)
     np.testing.assert_allclose(told["maximum"], np.maximum(told["all"], 0))
