@@ -1,5 +1,6 @@
 """A suite that breaks off ends, and names the test in which it did."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,10 +21,11 @@ BREAKING["hangs"] = "import time\n\ndef test_hangs():\n    time.sleep(1000)\n"
 def test_a_worker_that_breaks_off_ends_the_suite_with_its_tests_name(name, tmp_path):
     for file, code in {name: BREAKING[name], "fine": "def test_fine():\n    pass\n"}.items():
         (tmp_path / f"test_{file}.py").write_text(code)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", CONFIGURATION]
-    command += ["--rootdir", tmp_path, "-o", "faulthandler_timeout=1", "-n", "2"]
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-c", CONFIGURATION]
+    command += ["-p", "no:cacheprovider", "--rootdir", tmp_path, "-o", "faulthandler_timeout=1"]
     how = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
-    ended = subprocess.run([*command, "--dist", "worksteal", tmp_path], **how)
+    how["env"] = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # others import for seconds
+    ended = subprocess.run([*command, "-n", "2", "--dist", "worksteal", tmp_path], **how)
     assert ended.returncode == 1
     assert f"test_{name}.py::test_{name}" in ended.stdout.partition("short test summary")[2]
     assert f"line 4 in test_{name}" in ended.stderr, "where it was"

@@ -62,7 +62,7 @@ import torch
 from fedlib.parallel import all_cores, map_ordered
 
 a, some = torch.ones(300, 300), [torch.ones(64, 64)] * 4
-for _ in range(150):
+for _ in range(80):
     for threads in (3, 2):  # with fewer than before one ends, at some time
         torch.set_num_threads(threads)
         a @ a

@@ -115,16 +115,18 @@ def test_a_users_torch_is_left_as_it_is():
 
 
 STARTED = """
-from dataclasses import replace
-from fedrun import sweep, tiny
-runs = sweep([tiny, replace(tiny, seed=1)], workers=2, progress=False)
-print(*(r.provenance["pinned"] for r in runs))
+from fedlib.processor import pinned
+from fedrun.workers import Processes
+pool, _ = Processes(1, {}, None)._hired()
+print(pinned(), pool.submit(pinned).result())
+pool.shutdown()
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "held"), [("", False), ("import companion", True)])
 def test_processes_that_a_pinned_one_starts_are_pinned(first, held):
+    """Workers of a sweep among them."""
     said = alone(f"{first}{STARTED}")
     assert said.stdout.split() == [str(held)] * 2, said.stderr
 
