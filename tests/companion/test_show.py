@@ -16,7 +16,16 @@ from companion.claims import HOLDS, OPEN, OURS, PAPER, TRAINING, Claim, judge, t
 from companion.frames import matrix, together
 from companion.panels import Panel, comparable, having, panels, several, stored
 from companion.plotting import curves
-from companion.sections import DIGITS, FAITHFUL, PROTOCOL, REDUCED, SCALES, NothingStored, Run
+from companion.sections import (
+    DIGITS,
+    FAITHFUL,
+    PROTOCOL,
+    REDUCED,
+    SCALES,
+    NothingStored,
+    OtherData,
+    Run,
+)
 from companion.story import source, what_ran
 from companion.widgets import MOST, LiveRun, claims_table, explorer, moving, watch
 from fedlib import paths
@@ -68,7 +77,7 @@ def test_panels_train_a_scale_and_add_what_is_stored():
     small = panels(LABEL_SKEW, [FEDAVG], "quick", larger=[FEDMIX], rounds=1, seeds=1, device="cpu")
     assert set(small[0].frame["method"]) == {FEDAVG}
     assert stored(LABEL_SKEW, [FEDAVG], "standard") == []
-    with pytest.raises(ValueError, match="unknown data set at scale 'quick' 'cifar10'"):
+    with pytest.raises(OtherData, match="unknown data set at scale 'quick' 'cifar10'; allowed"):
         panels(LABEL_SKEW, [FEDAVG], "quick", "cifar10")
 
 

@@ -345,7 +345,7 @@ def test_options_of_the_interpreter_change_neither_keys_nor_bits(tmp_path):
     script = tmp_path / "mine.py"
     script.write_text(SCRIPT)
     said = []
-    for i, options in enumerate(("", "-OO -W error -X dev -P")):
+    for i, options in enumerate(("", "-OO", "-W error -X dev -P")):
         call = [sys.executable, *options.split(), str(script)]
         env = os.environ | {"FEDLIB_RUNS": str(tmp_path / f"{i}")}
         done = subprocess.run(call, env=env, capture_output=True, text=True)
