@@ -1,8 +1,8 @@
 """An algorithm of one's own: each client also pulls its weights towards zero.
 
 The loss is that of ONE client on ONE mini-batch; the engine runs it for a whole cohort. What each
-method is given is written in fedlib/engine/protocol.py, and tests/fedlib/playing.py shows how a
-method is compared with a plain loop.
+method is given is written in fedlib/engine/protocol.py, and docs/ALGORITHMS.md shows how a method
+is compared with a plain loop.
 
 python examples/algorithm.py
 """

@@ -210,7 +210,9 @@ class Task:
 
     dataset: str = field(metadata={"hint": "fedlib.add_data stores arrays or a table by a name"})
     partition: Partitioner
-    model: Architecture
+    model: Architecture = field(
+        metadata={"hint": "FromFunction('mine:net') uses the torch module that a function returns"}
+    )
     held_out: MatchedHoldout | LocalHoldout = MatchedHoldout()
     portion: Annotated[float, "(0, 1]"] = 1.0
     augment: Augmentation | None = None

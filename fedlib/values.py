@@ -100,6 +100,9 @@ def _wrap_init(cls: Any) -> None:
             warnings.warn(what, DeprecationWarning, stacklevel=2)
             given[new[old]] = given.pop(old)
         for name in given.keys() - known:
+            if "__kind__" not in vars(type(self)):
+                own = type(self).__name__
+                raise TypeError(f"{own} has no argument {name!r}; decorate {own} with @value")
             rate = name.endswith(("lr", "learning_rate")) and "client" in known
             what = f"{cls.__name__} has no argument {name!r}; {suggest(name, known)}"
             raise TypeError(what + "; write client=sgd(lr)" * rate)
@@ -134,6 +137,17 @@ def _unfit(hint: Any) -> Iterator[Any]:
             yield from _unfit(part)
     elif hint not in (Any, type(None), Ellipsis, *_PLAIN) and not dataclasses.is_dataclass(hint):
         yield hint
+
+
+def former(old: str, new: str) -> Any:
+    """Return a property for the former name of an attribute, which warns that it is ``new`` now."""
+
+    def read(item: Any) -> Any:
+        what = f"{type(item).__name__}.{old} is {new} now"
+        warnings.warn(what, DeprecationWarning, stacklevel=2)
+        return getattr(item, new)
+
+    return property(read, doc=f"The former name of ``{new}``.")
 
 
 def wrapped(name: str) -> Any:
@@ -179,7 +193,8 @@ class UnknownName(ValueError):
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return the end of an error message: the legal names, and the one nearest to ``name``."""
-    names = sorted(known)
+    if not (names := sorted(known)):
+        return "there is none"
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"allowed: {', '.join(names)}{hint}"
@@ -345,7 +360,7 @@ def _changed(item: Any) -> list[tuple[str, Any]]:
 def _is_default(field: dataclasses.Field[Any], now: Any, hint: Any) -> bool:
     if field.default is dataclasses.MISSING:
         return False
-    default = _checked(field.name, field.default, hint)
+    default = check_type(field.name, field.default, hint)
     return type(now) is type(default) and now == default  # 1 client is not a fraction of 1.0
 
 
@@ -379,7 +394,7 @@ def _validate(self: Any) -> None:
     for field in dataclasses.fields(self):
         where = f"{type(self).__name__}.{field.name}"
         try:
-            made = _checked(where, getattr(self, field.name), hints[field.name])
+            made = check_type(where, getattr(self, field.name), hints[field.name])
         except TypeError as error:
             raise TypeError("; ".join([str(error), *field.metadata.values()])) from None
         object.__setattr__(self, field.name, made)
@@ -424,8 +439,13 @@ def _lies_in(number: float, limit: str) -> bool:
     return at_end or float(low) < number < float(high)
 
 
-def _checked(where: str, given: Any, hint: Any) -> Any:
+def check_type(where: str, given: Any, hint: Any) -> Any:
     """Return ``given`` converted to the type ``hint`` (1 to 1.0, -0.0 to 0.0, so keys are equal).
+
+    Args:
+        where: the name of the field or argument.
+        given: what was given.
+        hint: the type that it must have.
 
     Raises:
         TypeError: if it has another type.
@@ -468,13 +488,13 @@ def _checked_items(where: str, items: tuple[Any, ...], hints: tuple[Any, ...]) -
     if len(items) != len(hints):
         raise TypeError(f"{where} must hold {len(hints)} items, got {short_repr(items)}")
     pairs = enumerate(zip(items, hints, strict=True))
-    return tuple(_checked(f"{where}[{i}]", item, hint) for i, (item, hint) in pairs)
+    return tuple(check_type(f"{where}[{i}]", item, hint) for i, (item, hint) in pairs)
 
 
 def short_repr(given: Any) -> str:
-    """Return ``repr(given)``, cut to 200 characters."""
+    """Return ``repr(given)`` in one line, cut to 200 characters."""
     try:
-        text = repr(given)
+        text = " ".join(line.strip() for line in repr(given).splitlines())
     except Exception as error:  # an integer of 5,000 digits, or a user-defined __repr__
         return f"what cannot be printed: {error}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -12,6 +12,7 @@ from fedlib.algorithms.fedavg import data_share
 from fedlib.engine.batches import make_plan
 from fedlib.engine.protocol import train_view
 from fedlib.engine.rounds import select
+from fedlib.values import check_type
 from fedrun.experiment import Experiment, built
 
 
@@ -51,6 +52,7 @@ def batches(experiment: Experiment, device: str = "cpu") -> Iterator[MiniBatch]:
     >>> first.round, first.phase, first.x.shape == (len(first.y), 1, 16, 16), 0 < first.weight < 1
     (1, 0, True, True)
     """
+    check_type("experiment", experiment, Experiment)
     algorithm, seed = experiment.algorithm, experiment.seed
     fed = train_view(algorithm, built(experiment, device))
     for t in range(experiment.rounds):

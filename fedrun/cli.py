@@ -218,7 +218,7 @@ def runs(
 def _accuracy(entry: Entry) -> float | None:
     """Return the test accuracy of a run's final state; None for exported or unfinished runs."""
     with suppress(ValueError, OSError):
-        if entry.state == "complete" and entry.experiment:
+        if entry.state == "complete":
             return _read(entry).final("test_accuracy")
     return None
 

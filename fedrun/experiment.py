@@ -29,6 +29,7 @@ from fedlib.values import (
     NonNegativeInt,
     PositiveInt,
     check_choice,
+    former,
     from_dict,
     key_of,
     to_dict,
@@ -150,6 +151,8 @@ class Experiment:
     local_stage: Experiment | None = None
     stop: CohortEarlyStop | None = None
     metrics: tuple[Metric, ...] = ()
+    after, beside = former("after", "first_stage"), former("beside", "local_stage")
+    keep, audit = former("keep", "select"), former("audit", "audit_labels")
 
     def check(self) -> None:
         if not isinstance(self.cohort, Selection):
@@ -407,6 +410,8 @@ class Result:
         True
         """
         return self.curve(metric)[self._end(metric)]
+
+    ended = former("ended", "final")
 
     def per_client(self, metric: str = "test_accuracy") -> dict[int | str, float]:
         """Return a metric of every client for the state that the run ended with, as in ``final``.

@@ -19,6 +19,8 @@ from fedrun.provenance import warn_of_both_kinds
 if TYPE_CHECKING:
     import pandas as pd
 
+LOSSES = ("nll", "loss")  # ends of the names of metrics of which less is better
+
 
 class Compared(NamedTuple):
     """A metric of a method over seeds, and its difference to the first method.
@@ -33,7 +35,8 @@ class Compared(NamedTuple):
         ahead_low, ahead_high: ends of the 95% confidence interval of these paired differences; NaN
             in the same cases.
         worst, tenth, spread: the metric's minimum, 10th percentile and standard deviation over the
-            clients, means over seeds; NaN for a metric that clients do not have.
+            clients, means over seeds; the maximum and the 90th percentile of a loss (a metric whose
+            name ends in "nll" or "loss"). NaN for a metric that clients do not have.
         majority: the same mean for the majority-class baseline, if the metric is an accuracy that
             ``run`` logs; else NaN. NaN also if the data of a run are missing, or data or code have
             changed since.
@@ -73,11 +76,12 @@ class Comparison(list[Compared]):
             few = ("", "one seed", "two seeds")[seeds] if seeds < LEAST_SEEDS else "equal seeds"
             return few if isnan(low) else f"{low:.3f} to {high:.3f}"
 
+        percentile = "90th percentile" if self.metric.endswith(LOSSES) else "10th percentile"
         rows = {
             r.method: {
                 "seeds": r.seeds, self.metric: r.mean, "95% CI": ends(r.low, r.high, r.seeds),
                 "minus the first": r.ahead, "its 95% CI": ends(r.ahead_low, r.ahead_high, r.pairs),
-                "worst client": r.worst, "10th percentile": r.tenth, "spread": r.spread,
+                "worst client": r.worst, percentile: r.tenth, "spread": r.spread,
                 "majority class": r.majority,
             }
             for r in self
@@ -149,7 +153,8 @@ def compare(
 ) -> Comparison:
     """Return the mean of a metric over seeds for each method, and its difference to the first.
 
-    ``print`` shows the result as a table, and its method ``plot`` draws it.
+    ``print`` shows the result as a table, for which it needs pandas; its method ``plot`` draws it,
+    for which it needs matplotlib.
 
     Args:
         results: the runs of each method, by its name, one run per seed.
@@ -197,13 +202,14 @@ def _interval(values: Sequence[float], limits: Limits = None) -> tuple[float, fl
 
 
 def _over_clients(runs: Sequence[Result], metric: str) -> list[float]:
-    """Return the minimum, 10th percentile and deviation over clients, means over runs."""
+    """Return the worst client, 10th percentile and deviation over clients, means over runs."""
     try:
         each = [np.array([*run.per_client(metric).values()]) for run in runs]
     except ValueError:  # a metric of the server
         return [nan] * 3
     each = [values[~np.isnan(values)] for values in each]
-    of = [(v.min(), np.quantile(v, 0.1), v.std()) for v in each if len(v)]
+    worst = 1.0 if metric.endswith(LOSSES) else 0.0
+    of = [(*np.quantile(v, [worst, abs(worst - 0.1)]), v.std()) for v in each if len(v)]
     return [float(v) for v in np.mean(of, 0)] if of else [nan] * 3
 
 

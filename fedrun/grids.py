@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlib.values import check_choice
+from fedlib.values import check_choice, check_type, short_repr
 from fedrun.experiment import Experiment, Result
 
 
@@ -21,16 +21,22 @@ def grid(experiment: Experiment, **values: Iterable[Any]) -> list[Experiment]:
 
     Raises:
         UnknownName: if neither has such a field.
+        TypeError: if the values of a field are not a list.
 
     >>> [e.algorithm.mu for e in grid(Experiment(tiny.task, FedProx(), 2), mu=[0.1, 1.0])]
     [0.1, 1.0]
     >>> len(grid(tiny, client=[sgd(0.1), sgd(0.01)], seed=range(3)))
     6
     """
+    check_type("experiment", experiment, Experiment)
     own = [field.name for field in fields(experiment.algorithm)]
     others = [field.name for field in fields(experiment) if field.name != "algorithm"]
     for name in values:
         check_choice("hyper-parameter", name, [*own, *others])
+        if isinstance(values[name], str) or not isinstance(values[name], Iterable):
+            raise TypeError(
+                f"{name} must be a list of values, such as [{short_repr(values[name])}]"
+            )
     made = []
     for chosen in product(*values.values()):
         given = dict(zip(values, chosen, strict=True))
@@ -62,7 +68,7 @@ def best(results: Iterable[Result]) -> dict[str, list[Result]]:
     methods: dict[str, dict[Experiment, list[Result]]] = {}
     tasks = set()
     for result in results:
-        e = result.experiment
+        e = check_type("results", result, Result).experiment
         tasks.add(e.task)
         settings = methods.setdefault(type(e.algorithm).__name__, {})
         settings.setdefault(replace(e, seed=0), []).append(result)

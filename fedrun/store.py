@@ -38,6 +38,7 @@ from fedlib.engine.as_module import module_of
 from fedlib.federation import Federation
 from fedlib.files import clean, is_locked
 from fedlib.models import select_prefix
+from fedlib.values import check_type
 from fedrun import files
 from fedrun.experiment import Experiment, Result, built, experiment_of, key_in, spec_of, tidy
 from fedrun.files import Damaged, DamagedWarning, Mismatch, StoreError, read_json
@@ -127,7 +128,7 @@ def find_result(experiment: Experiment) -> Result | None:
     >>> run(tiny, progress=False).experiment == find_result(tiny).experiment
     True
     """
-    return RunFolder(experiment).result()
+    return RunFolder(check_type("experiment", experiment, Experiment)).result()
 
 
 def moved(state: State, fed: Federation) -> State:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedlib.progress import SweepProgress
+from fedlib.values import check_type
 from fedrun import Experiment, Result, find_result, run
 from fedrun.store import RunFolder
 from fedrun.workers import Processes, Workers
@@ -79,7 +80,7 @@ def train_missing(
     **options: Any,
 ) -> None:
     """Train those of ``experiments`` that are not stored; the arguments are those of ``sweep``."""
-    asked = [e.pinned() for e in experiments]
+    asked = [check_type("experiments", e, Experiment).pinned() for e in experiments]
     # Twice: stored runs do not match a first stage that the first pass has trained again.
     for _ in range(2):
         if not (missing := _lacking(asked)):

@@ -37,7 +37,7 @@ from fedlib.parallel import all_cores, delay_keyboard_interrupt
 from fedlib.privacy import audit
 from fedlib.progress import Watcher, callback, quiet
 from fedlib.tasks import device_name, pick_device
-from fedlib.values import short_repr
+from fedlib.values import check_type, short_repr
 from fedrun import provenance, store
 from fedrun.baseline import BelowBaseline, accuracy_of_majority
 from fedrun.experiment import Experiment, Log, Result, built, key_in, on_host, spec_of
@@ -152,6 +152,7 @@ def run(
     >>> result.curve("test_accuracy").keys()
     dict_keys([0, 2])
     """
+    check_type("experiment", experiment, Experiment)
     where, calls = device_name(device), _functions(callbacks)
     how = RunOptions(where, chunk, progress, retry, calls, debug, again)
     folder = RunFolder(experiment.pinned())
@@ -178,6 +179,7 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
     >>> state.server_params["head.bias"].shape
     torch.Size([10])
     """
+    check_type("experiment", experiment, Experiment)
     asked = RunOptions(**how | {"callbacks": _functions(how.get("callbacks", ()))})
     folder, found, kept = RunFolder(experiment.pinned()), None, None
     if folder.complete and not asked.again:
@@ -259,6 +261,7 @@ def simulate(
     >>> [moment.round for moment in simulate(tiny)]
     [0, 1, 2]
     """
+    check_type("experiment", experiment, Experiment)
     how = RunOptions(device, 1 if debug else chunk)
     return (training.moment(report) for training, report in _played(experiment, how))
 

@@ -13,7 +13,7 @@ from fedlib.data.tables import require_columns, require_same_rows
 from fedlib.engine.width import BLOCK
 from fedlib.federation import ClientData
 from fedlib.metrics import Evaluation, evaluation
-from fedlib.values import check_choice
+from fedlib.values import check_choice, check_type
 from fedrun.experiment import Result
 from fedrun.store import load_model
 
@@ -46,7 +46,7 @@ def predict(
     >>> predict(result, digits.test.features[:3], client=2).argmax(1).shape
     (3,)
     """
-    e = result.experiment
+    e = check_type("result", result, Result).experiment
     fed, model = load_model(result.pinned or e, client, device)
     known, like = datasets.load(e.task.dataset), fed.test.x
     require_columns(features, known.feature_names, "features")

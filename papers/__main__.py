@@ -28,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Reproduce the five papers: run notebooks, plan and train experiments, keep and judge.",
-    epilog="An interrupted command continues when given again. For single runs: python -m fedlib.",
+    epilog="An interrupted command continues when given again. For single runs: python -m fedrun.",
 )
 _ONE_SCALE = f"{', '.join(SCALES[:-1])} or {SCALES[-1]}"
 Scale = Annotated[str, typer.Option(help=_ONE_SCALE)]

@@ -57,5 +57,5 @@ def named(name: str, scale: str = "quick", **options: Any) -> Task:
     task = TASKS[name](scale, **options)
     if task is None:
         have = ", ".join(scales_of(name))
-        raise ValueError(f"{name} has no {scale} scale: the digits are no texts; it has {have}")
+        raise ValueError(f"{name} has no {scale} scale; it has {have}")
     return task

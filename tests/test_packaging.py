@@ -214,3 +214,24 @@ def test_a_clone_is_small():
     for folder, most in WEIGHTS.items():
         sizes = [path.stat().st_size for name, path in files.items() if name.startswith(folder)]
         assert 0 < sum(sizes) < most * 1e6, folder or "all"
+
+
+TOLD = re.compile(
+    r"(?:python|\$\(PY\)) -m ((?:fedlib|fedrun|companion|papers|benchmarks)(?:\.\w+)*)\b"
+)
+
+
+def test_every_command_that_is_told_is_one():
+    """Except in the changes of earlier versions, which had other commands."""
+    places = [*ROOT.glob("docs/*.md"), *ROOT.glob("*.md"), ROOT / "Makefile"]
+    places += [path for room in (*OURS, "examples") for path in (ROOT / room).rglob("*.py")]
+    told = {
+        name: path.name
+        for path in places
+        if path.name != "CHANGELOG.md"
+        for name in TOLD.findall(path.read_text("utf-8"))
+    }
+    assert {"fedrun", "papers"} <= {*told}
+    for name, place in told.items():
+        found = ROOT.joinpath(*name.split("."))
+        assert found.with_suffix(".py").exists() or (found / "__main__.py").exists(), (name, place)

@@ -89,8 +89,8 @@ class FedAvg(Algorithm):
     # Prefixes that phases and rates may name although no parameter has them (a frozen base).
     _optional: ClassVar[tuple[str, ...]] = ("base.",)
 
-    epochs: int = 1
-    batch_size: int | None = 64
+    epochs: PositiveInt = 1
+    batch_size: PositiveInt | None = 64
     client: Optimizer = Optimizer()
     server: Optimizer = sgd(1.0)
     steps: PositiveInt | None = field(default=None, kw_only=True)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.algorithms.arithmetic import one_hot
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.interface import *
 from fedlib.metrics import truth

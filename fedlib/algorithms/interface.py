@@ -9,8 +9,8 @@ arithmetic of ``algorithms.arithmetic``. Their documentation is where they are d
 """
 
 from fedlib.algorithms.arithmetic import (
-    at_label, beside, broadcast_to_clients, cross_entropy, data_share, drop_prefix, entropy, mean,
-    mean_cross_entropy, mean_of, normalised, one_hot, own_params, to_device, weighted_sum,
+    at_label, beside, broadcast_to_clients, data_share, drop_prefix, entropy, mean,
+    mean_cross_entropy, mean_of, normalised, own_params, to_device, weighted_sum,
 )  # fmt: skip
 from fedlib.engine import (
     BLOCK, Algorithm, Cohort, EarlyStop, Phase, Prediction, State, Update, encode, play_round,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedlib.algorithms.arithmetic import one_hot
 from fedlib.algorithms.fedavg import FedAvg, local_names
 from fedlib.algorithms.interface import *
 from fedlib.algorithms.local import Finetuning

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import linear, relu
 
+from fedlib.algorithms.arithmetic import one_hot
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.interface import *
 from fedlib.algorithms.splitting import LGFedAvg

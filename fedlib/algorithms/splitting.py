@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, normalize, relu
 
+from fedlib.algorithms.arithmetic import cross_entropy
 from fedlib.algorithms.drift import MOON, RECEIVED
 from fedlib.algorithms.fedavg import FedAvg, features_of
 from fedlib.algorithms.interface import *

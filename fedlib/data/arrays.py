@@ -204,8 +204,8 @@ def labels_of(given: Any) -> NDArray[np.int64]:
     y = np.array(y.tolist()) if y.dtype == object else y  # such as pandas' nullable integers
     need = "labels must be integers 0.. in [N], one for each example"
     if y.ndim != 1 or y.dtype.kind not in "iub":
-        texts = "class_names, labels = numpy.unique(labels, return_inverse=True)"
-        raise ValueError(f"{need}, got {y.dtype} {list(y.shape)}; numbers of texts are {texts}")
+        more = "; write class_names, labels = numpy.unique(labels, return_inverse=True)"
+        raise ValueError(f"{need}, got {y.dtype} {list(y.shape)}{more * (y.dtype.kind in 'UT')}")
     for row in np.flatnonzero(y.astype(np.int64) < 0):
         raise ValueError(f"{need}, and example {row:,} has {y[row]}")
     return y.astype(np.int64)

@@ -318,7 +318,12 @@ def measure(
     for row, (y, p, *side) in enumerate(zip(*parts, strict=True)):
         known = dict(zip(table.side, side, strict=True))
         for metric in metrics if len(y) else ():
-            found[metric.name][row] = metric(y, p, known)
+            try:
+                found[metric.name][row] = metric(y, p, known)
+            except Exception as error:
+                what = f"__call__(self, labels, probabilities, side) of client {fed.ids[row]}"
+                error.add_note(f"in {type(metric).__name__}.{what}, which must return a number")
+                raise
     return found
 
 

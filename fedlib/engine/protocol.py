@@ -19,7 +19,7 @@ from fedlib.federation import NOTHING, Federation, Precomputed
 from fedlib.models import Architecture, Batch, Params
 from fedlib.models import FunctionalModel as Net
 from fedlib.optim import Optimizer
-from fedlib.values import NonNegativeFloat, PositiveInt, short_repr, value
+from fedlib.values import NonNegativeFloat, PositiveInt, former, short_repr, value
 
 # Symbolic counts of random numbers per example; see `numbers_of`.
 FEATURES, DROPOUT = "features", "dropout"
@@ -154,6 +154,8 @@ class State:
     server_memory: Params = field(default_factory=dict)
     round: int = 0
     seed: int = 0
+    shared, local = former("shared", "server_params"), former("local", "client_params")
+    memory, optimizer = former("memory", "server_memory"), former("optimizer", "server_optimizer")
 
     def with_decisions(self, clients: Tensor, decisions: Params) -> State:
         """Return the state with ``decisions`` of some clients stored in ``server_memory``.

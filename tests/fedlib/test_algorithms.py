@@ -33,6 +33,7 @@ import fedlib.algorithms
 import fedrun
 from fedlib import Optimizer, adam, sgd, value
 from fedlib import algorithms as alg
+from fedlib.algorithms import interface
 from fedlib.algorithms.fedavg import local_names
 from fedlib.algorithms.ifca import FIT, EpsilonGreedy
 from fedlib.engine import Prediction, State, evaluate, evaluate_global, play_round
@@ -402,3 +403,9 @@ def test_a_state_survives_being_stored(played):
         assert {n: t.shape for n, t in leaves.items()} == {n: t.shape for n, t in ended.items()}
     ends = [play(algorithm, fed, 1, state=s)[0].flat() for s in (copy.deepcopy(state), again)]
     assert equal(*ends)
+
+
+def test_the_import_line_of_authors_replaces_nothing_of_torch():
+    """Sorted imports have torch's functions first, and would lose one of the same name."""
+    names = [name for name in vars(interface) if not name.startswith("_")]
+    assert names and not [name for name in names if hasattr(torch.nn.functional, name)]

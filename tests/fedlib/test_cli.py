@@ -3,14 +3,15 @@
 import json
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 from cases import refused
 from small import AVG, BAD, MIX, TASK, play, running
 
-from fedlib import FedAvg, adam
+from fedlib import FedAvg, adam, value
 from fedlib import data as datasets
-from fedlib.values import to_dict
+from fedlib.values import _KINDS, to_dict
 from fedrun import Experiment, find_result, store
 from fedrun.cli import main
 from fedrun.results import export
@@ -113,6 +114,19 @@ def test_runs_and_show_say_what_is_stored(ask):
     assert ask("runs")[1].endswith("\n1 runs; 1 exported results: --all\n")
     assert MIX.key in ask("runs", "--all")[1] and MIX.key not in ask("runs")[1]
     assert not re.search(" $", ask("data")[1], re.MULTILINE), "lines are as long as their words"
+
+
+def test_a_run_of_a_class_that_is_not_imported_is_listed_with_its_accuracy(ask, monkeypatch):
+    @value
+    class Elsewhere(FedAvg):
+        pass
+
+    play(replace(AVG, algorithm=Elsewhere()))
+    told = ask("runs")[1].splitlines()[1]
+    monkeypatch.delitem(_KINDS, "Elsewhere")
+    line = ask("runs")[1].splitlines()[1]
+    assert "Elsewhere, not imported here" in line and line.split()[-2] == "complete"
+    assert line.split()[-1] == told.split()[-1]
 
 
 @pytest.mark.parametrize("question", ["runs", "show abc"])

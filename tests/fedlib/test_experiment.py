@@ -14,6 +14,7 @@ from cases import refused
 from playing import equal
 from small import AVG, MIX, TASK, Rounds, bits, play, undisturbed
 
+import fedrun
 from fedlib import (
     F1,
     MLP,
@@ -37,7 +38,6 @@ from fedrun import (
     Experiment,
     compare,
     find_result,
-    frame,
     run,
     run_with_state,
     simulate,
@@ -328,8 +328,8 @@ def test_a_value_for_each_client_by_its_name():
 @refused("compared")
 def test_what_cannot_be_compared_is_refused(code, message):
     """An end that a range lacks was a TypeError of numpy's, or an interval of NaN."""
-    names = {"run": run, "compare": compare, "frame": frame, "interval": interval, "math": math}
-    names |= {"one": run(tiny, progress=False), "tiny": tiny, "run_with_state": run_with_state}
+    names = {**{name: getattr(fedrun, name) for name in dir(fedrun)}, "interval": interval}
+    names |= {"one": run(tiny, progress=False), "math": math}
     with pytest.raises((TypeError, ValueError), match=message):
         eval(code, names)
 

@@ -83,6 +83,21 @@ def test_a_renamed_value_keeps_its_key(old, new):
     assert to_dict(kind()) == {"kind": old} and repr(kind()) == f"{new}()"
 
 
+def test_a_former_attribute_warns_and_is_the_present_one():
+    (*_, moment), one = fedrun.simulate(fedrun.tiny), fedrun.run(fedrun.tiny, progress=False)
+    names = "shared server_params, local client_params, memory server_memory"
+    stages = "after first_stage, beside local_stage, keep select, audit audit_labels"
+    for item, told in (
+        (moment.state, f"{names}, optimizer server_optimizer"),
+        (fedrun.tiny, stages),
+        (one, "ended final"),
+    ):
+        for old, new in map(str.split, told.split(", ")):
+            with pytest.warns(DeprecationWarning, match=rf"\.{old} is {new} now$"):
+                found = getattr(item, old)
+            assert found == getattr(item, new)
+
+
 FORMER = [("callbacks", pytest.warns, DeprecationWarning), ("flower", pytest.raises, ImportError)]
 
 

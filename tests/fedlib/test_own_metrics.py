@@ -113,6 +113,35 @@ def test_compare_tells_of_clients_and_of_the_baseline(places):
     assert np.isnan(of_server.worst) and 0 < of_server.majority < 0.2
 
 
+def test_the_worst_client_of_a_loss_is_that_with_the_highest(places):
+    one = run(tiny, **QUICK)
+    (row,) = found = compare({"mine": [one]}, "test_nll", None)
+    each = [*one.per_client("test_nll").values()]
+    assert row.worst == max(each) and row.tenth == np.quantile(each, 0.9)
+    assert "90th percentile" in str(found) and "10th" not in str(found)
+
+
+@value
+class Short(Metric):
+    def __call__(self, labels, probabilities):
+        return 1.0
+
+
+@value
+class InWords(Metric):
+    def __call__(self, labels, probabilities, side):
+        return "high"
+
+
+@pytest.mark.parametrize("wrong", [Short(), InWords()])
+def test_a_metric_that_cannot_be_computed_is_named_with_what_it_is_given(places, wrong):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        run(replace(tiny, metrics=(wrong,)), **QUICK)
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"in {type(wrong).__name__}.__call__(self, labels, probabilities, side)")
+    assert note.endswith("which must return a number")
+
+
 def test_compare_has_no_interval_of_two_seeds_or_of_equal_values(places):
     runs = [run(replace(tiny, seed=seed), **QUICK) for seed in range(3)]
     first, same, two = found = compare({"mine": runs, "again": runs, "fewer": runs[:2]})
