@@ -255,6 +255,11 @@ def above(curve: pd.DataFrame, base: str) -> pd.DataFrame:
     return both[[*RUN, "round"]].assign(value=both["value"] - both["value_base"])
 
 
+def in_points(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows whose values are fractions with percentage points instead."""
+    return rows.assign(value=100 * rows["value"])
+
+
 def ahead_of_fedavg(frame: pd.DataFrame) -> pd.DataFrame:
     """Return by how much accuracy is `above` FedAvg's."""
     return above(frames.curve(frame, "test_accuracy"), names.FEDAVG)
@@ -341,6 +346,56 @@ def fig_4(
     if len(shown) == 1:
         rows = [[*rows[0], rows[1][0]._replace(ylabel="")]]
     return plotting.grid(rows, heading=told)
+
+
+def budgets(p: Panel) -> Drawn:
+    """Draw by how much accuracy exceeds FedAvg's over what was sent: as much, and its best round's.
+
+    The heading has the difference of FedMix from FedAvg's best round after the last one.
+    """
+    best, called = ahead_of_best(p.frame), "FedAvg's best round"
+    levels = {
+        "points above FedAvg at the same bytes": ahead_at_traffic(p.frame),
+        "points above the best of FedAvg's rounds": best,
+    }
+    cells = [
+        plotting.Cell(with_rounds(p), in_points(rows), "gigabytes", y, zero=True)
+        for y, rows in levels.items()
+    ]
+    ends = best[best["round"] == best["round"].max()]
+    zero = ends.assign(method=called, value=0.0)
+    both: dict[str, pd.DataFrame] = {p.name: pd.concat([ends, zero])}
+    start = f"After {best['round'].max():,} rounds, "
+    told = plotting.findings(both, names.FEDMIX, called, "", start=start)
+    return plotting.grid([cells], heading=told)
+
+
+def beside_ensemble(p: Panel) -> Drawn:
+    """Draw accuracy, FedMix minus the ensemble, and how even rows of q are, over the rounds.
+
+    Marked is the last round after which FedMix is ahead.
+    """
+    accuracy, entropy = (frames.curve(p.frame, m) for m in ("test_accuracy", "q_entropy"))
+    ahead = in_points(above(accuracy, names.ENSEMBLE))
+    ahead = ahead[ahead["method"] == names.FEDMIX]
+    means = ahead.groupby("round")["value"].mean()
+    drawn = {
+        "mean client test accuracy": accuracy,
+        "FedMix minus the ensemble (points)": ahead,
+        "mean entropy of a row of q (nats)": entropy,
+    }
+    mark: Any = {
+        "mark": means.index[means > 0].max(),
+        "called": "FedMix is ahead for the last time",
+    }
+    cells = [
+        plotting.Cell(with_rounds(p), curve, ylabel=y, zero=curve is ahead, **mark)
+        for y, curve in drawn.items()
+    ]
+    course: dict[str, pd.DataFrame] = {p.name: accuracy}
+    start = "Last round, "
+    told = plotting.findings(course, names.FEDMIX, names.ENSEMBLE, start=start)
+    return plotting.grid([cells], heading=told)
 
 
 def changed_by_epoch(frame: pd.DataFrame) -> pd.DataFrame:

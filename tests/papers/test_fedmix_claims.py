@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from rows import initials, logged, runs_of
 
+from companion.panels import Panel
 from fedlib.data.records import DatasetError
 from fedlib.engine import play_round
 from fedlib.partition import Dirichlet
@@ -422,6 +423,32 @@ def test_accuracies_are_compared_at_every_budget_and_with_the_best_of_all_rounds
         {(FEDMIX, t): v for t, v in ((0, -0.4), (10, -0.2), (20, 0.2))}
     )
     assert best["gigabytes"].loc[FEDMIX, 20] == pytest.approx(0.04)
+    panel = Panel(
+        "cifar10", "standard", LABEL_SKEW.settings("standard")["cifar10"], logged(rows), False
+    )
+    figure, drawn = analysis.budgets(panel)
+    assert figure.get_suptitle().startswith(
+        "After 20 rounds, FedMix minus FedAvg's best round: +20"
+    )
+    assert drawn.groupby("y")["mean"].last().round(6).tolist() == [-10.0, 20.0], "in points"
+
+
+def test_fedmix_stands_beside_the_ensemble_until_it_is_ahead_for_the_last_time():
+    rows = [
+        (method, 0, t, metric, -1, -1, "", value)
+        for method, values in ((FEDMIX, (0.2, 0.6, 0.5)), (names.ENSEMBLE, (0.1, 0.5, 0.7)))
+        for t, accuracy in enumerate(values)
+        for metric, value in (("test_accuracy", accuracy), ("q_entropy", 1.0 - t / 10))
+    ]
+    panel = Panel(
+        "cifar10", "standard", LABEL_SKEW.settings("standard")["cifar10"], logged(rows), False
+    )
+    figure, drawn = analysis.beside_ensemble(panel)
+    assert "FedMix minus Ensemble (with H(q)): -20" in figure.get_suptitle()
+    apart = drawn[drawn["y"].str.startswith("FedMix minus")].set_index("round")["mean"]
+    assert apart.round(6).to_dict() == {0: 10.0, 1: 10.0, 2: -20.0}
+    marks = [line.get_xdata()[0] for line in figure.axes[1].lines if line.get_linestyle() == ":"]
+    assert marks == [1]
 
 
 def test_label_sets_are_read_right_where_all_labels_is_a_wrong_guess():
