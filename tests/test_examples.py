@@ -9,7 +9,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from conftest import alone
 from small import MIX, interrupted, play
 
 import fedlib
@@ -116,9 +115,3 @@ def test_callbacks_of_0_2_keep_their_names_for_a_version(name, monkeypatch):
     monkeypatch.delitem(sys.modules, "fedlib.callbacks")
     with pytest.raises(ImportError, match=r"an example now, examples/callbacks\.py"):
         importlib.import_module("fedlib.callbacks")
-
-
-def test_the_module_of_callbacks_of_0_2_warns_once():
-    told = alone("from fedlib.callbacks import CSV, TensorBoard, WandB; print(CSV.__name__)")
-    assert told.stderr.count("DeprecationWarning: CSV, TensorBoard") == 1
-    assert told.stdout.strip() == "CSV"

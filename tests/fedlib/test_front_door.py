@@ -70,12 +70,6 @@ def test_help_of_what_is_offered_has_an_example_that_runs_as_it_stands(name, pla
     assert example.examples and not doctest.DocTestRunner().run(example).failed
 
 
-def test_an_example_of_a_run_is_played_with_nothing_but_the_front_door(tmp_path):
-    """`run(tiny)` stood in examples, and nobody was told what `tiny` was."""
-    code = "from fedlib import *; from fedrun import *; print(run(tiny, progress=False).experiment)"
-    assert alone(code, FEDLIB_RUNS=str(tmp_path)).stdout.strip() == repr(fedrun.tiny)
-
-
 TEXTS = fedlib, fedlib.partition.Partitioner  # the manual refers to the second
 
 
