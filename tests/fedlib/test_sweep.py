@@ -158,9 +158,7 @@ def test_a_worker_of_a_cluster_sends_files_once_it_has_a_new_checkpoint(
 LOCKED = """
 import multiprocessing
 from fedlib import FedAvg, value
-from fedrun import Experiment
-from fedrun.sweeps import sweep
-from small import TASK
+from fedrun import Experiment, sweep, tiny
 
 @value
 class Locking(FedAvg):
@@ -170,7 +168,7 @@ class Locking(FedAvg):
         return super().loss(net, params, ctx, batch)
 
 if __name__ == "__main__":
-    runs = [Experiment(TASK, Locking(), 1, cohort=2, seed=s) for s in range(2)]
+    runs = [Experiment(tiny.task, Locking(), 1, cohort=2, seed=s) for s in range(2)]
     sweep(runs, workers=2, progress=False)
 """
 
@@ -196,8 +194,8 @@ def test_idle_workers_give_back_what_they_hold(script):
 
 def test_a_script_that_its_workers_would_do_again_is_told_so(script):
     """The error of every run said that memory ran out."""
-    text = "from fedlib import *\nfrom fedrun import *\nfrom small import AVG, MIX\n"
-    done = script(f"{text}sweep([AVG, MIX], workers=2, progress=False)")
+    text = "from dataclasses import replace\nfrom fedrun import sweep, tiny\n"
+    done = script(f"{text}sweep([tiny, replace(tiny, seed=1)], workers=2, progress=False)")
     words = 'its process ended, possibly because the script has no if __name__ == "__main__":'
     assert done.returncode and words in done.stderr, done.stderr
 
