@@ -185,8 +185,9 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
     if x.dtype == np.uint8 and (x.ndim == 4 or (whole and not tokens)):
         if x.ndim == 4 and x.shape[3] in (1, 3):
             return x
-        what = "images must be uint8 [N, H, W, C] with one channel or three, and other numbers"
-        raise ValueError(f"{what} of any shape x.astype(np.float32); {got}")
+        what = "images must be uint8 [N, H, W, C] with one channel or three: write x[None] for one"
+        more = "image, and for other numbers of any shape x.astype(np.float32)"
+        raise ValueError(f"{what} {more}; {got}")
     if x.dtype.kind in "iu" and x.ndim == 2 and whole:
         if x.size and not 0 <= x.min() <= x.max() < 2**31:
             raise ValueError(f"tokens must be 0 or more, got {x.min()}..{x.max()}")
