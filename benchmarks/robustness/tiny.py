@@ -29,9 +29,8 @@ MIX = Experiment(
 BEST = Experiment(TASK, FedAvg(**STEP), rounds=5, cohort=4, evaluate_every=1, select="best")
 ALONE = replace(BEST, algorithm=Local(**STEP), rounds=4, cohort=3)
 TUNED = replace(ALONE, algorithm=Local(batch_size=5), rounds=3, first_stage=BEST)
-MIXED = Experiment(
-    TASK, Mixture(batch_size=5), rounds=3, cohort=3, first_stage=BEST, local_stage=ALONE
-)
+GATED = Mixture(batch_size=5, epochs=4)
+MIXED = Experiment(TASK, GATED, rounds=3, cohort=3, first_stage=BEST, local_stage=ALONE)
 RUNS = {
     "FedMix": MIX,
     "FedAvg, best state": BEST,

@@ -180,7 +180,9 @@ def test_clients_without_test_or_validation_examples_are_no_failure(algorithm):
 
 
 @pytest.mark.parametrize("validation", [0.0, 0.2])
-@pytest.mark.parametrize("algorithm", [FedAvg(), FedMix(experts=2), IFCA(), Mixture()], ids=repr)
+@pytest.mark.parametrize(
+    "algorithm", [FedAvg(), FedMix(experts=2), IFCA(), Mixture(epochs=2)], ids=repr
+)
 def test_all_examples_may_be_for_training_and_validation(algorithm, validation):
     held = LocalHoldout(test=0, validation=validation)
     task = replace(TASK, held_out=held)
