@@ -9,9 +9,13 @@ from companion.panels import Panel
 from companion.trained import of
 from papers.published import published
 from papers.scaled import FEDAVG
+from papers.specialists.experiments import AS_PRINTED
 
 GLOBAL, OWN, HELD = METRICS = ("balanced_accuracy", "test_accuracy", "validation_accuracy")
 LOSSES = {"training": "train_loss", "validation": "validation_nll"}
+TESTS = {GLOBAL: "global test", OWN: "local test", HELD: "local validation"}
+# FedAvg's early stopping, which the paper states; without it the best state of all rounds is kept.
+STOPPED, UNSTOPPED = "early stopping", "no early stopping"
 SKEWS = ("least p", "largest p")
 _PRINTED = {
     "global_test_accuracy": GLOBAL,
@@ -70,8 +74,7 @@ def beside(table: pd.DataFrame, printed: pd.DataFrame, initial: pd.DataFrame) ->
         kept = int(of(rows, initial).sum())
         said[key] = frames.stated(rows["value"], known.get(key))
         said[key] += f" initial model kept: {kept}" * (kept > 0)
-    tests = {GLOBAL: "global test", OWN: "local test", HELD: "local validation"}
-    wide = pd.Series(said).unstack(sort=False).rename(tests, level=0)
+    wide = pd.Series(said).unstack(sort=False).rename(TESTS, level=0)
     return wide.rename_axis(["test", "p"]).sort_index().fillna("")
 
 
@@ -128,28 +131,45 @@ def moved(released: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_way(released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
-    """Return scores as published, as described, and with departures of the released code.
+    """Return scores as published, without early stopping of FedAvg, with it, and with departures.
 
     Columns method, metric, p, way, seed and value, of those methods and p that departures change.
     """
-    changed = released.rename(columns={"departure": "way"})
-    parts = [printed.assign(way="published"), plain.assign(way="as described"), changed]
+    changed = released.rename(columns={"departure": "way"}).replace({"way": {AS_PRINTED: STOPPED}})
+    parts = [printed.assign(way="published"), plain.assign(way=UNSTOPPED), changed]
     table = pd.concat(parts, ignore_index=True)
     table = table[table["method"].isin(changed["method"]) & table["p"].isin(changed["p"])]
     return table[["method", "metric", "p", "way", "seed", "value"]]
+
+
+def columns_by_way(table: pd.DataFrame) -> pd.DataFrame:
+    """Return Table 1 with a column per way: published, without early stopping, and so on.
+
+    ``table`` is that of ``by_way``. A row by test, p and method of what is published; what is
+    measured is the mean with half its 95% interval and, in parentheses, the number of seeds.
+    """
+    place = ["metric", "p", "method"]
+    ours = table[table["way"].ne("published")]
+    columns = ours.groupby([*place, "way"], sort=False)["value"].agg(frames.stated)
+    theirs = table[table["way"].eq("published")].set_index(place)["value"].map("{:.3f}".format)
+    wide = theirs.to_frame("published").join(columns.unstack(sort=False), how="inner").fillna("")
+    wide = wide.rename(TESTS, level=0).rename_axis(["test", "p", "method"])
+    return wide.sort_index(level=["test", "p"], sort_remaining=False)
 
 
 def distances(table: pd.DataFrame) -> pd.DataFrame:
     """Return how far scores by way are from the published ones, as ``plotting.dots`` draws it.
 
     ``table`` is that of ``by_way``. A row by method, a group by way: the distance of the mean over
-    seeds in points, mean over both tests and p.
+    seeds in points, mean over both tests and those p at which the method has every way.
     """
     place = ["method", "metric", "p"]
     theirs = table[table["way"].eq("published")].set_index(place)["value"].rename("theirs")
     ours = table[table["way"].ne("published")].groupby([*place, "way"], sort=False)["value"].mean()
     far = ours.reset_index().join(theirs, on=place).dropna(subset="theirs")
     far["mean"] = 100 * (far["value"] - far["theirs"]).abs()
+    ways = far.groupby("method")["way"].transform("nunique")
+    far = far[far.groupby(place)["way"].transform("nunique").eq(ways)]
     far = far.rename(columns={"method": "row", "way": "group"})
     drawn = far.groupby(["row", "group"], sort=False)["mean"].mean().reset_index()
     return drawn.assign(low=drawn["mean"], high=drawn["mean"])
