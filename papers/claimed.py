@@ -96,8 +96,13 @@ def _joining(panel: Panel) -> list[Claim]:
 
 
 def _printed(panel: Panel) -> list[Claim]:
-    """Return what the paper's own protocol decides, without the departures of its released code."""
+    """Return what the paper's own protocol decides, without the departures of its released code.
+
+    Once: with fewer seeds than were planned before the first run nothing is judged.
+    """
     frame = panel.frame[panel.frame["departure"] == experts.AS_PRINTED]
+    if frame["seed"].nunique() < panel.setting.seeds:
+        return []
     return _scored(two.generalisation_claims)(replace(panel, frame=frame))
 
 
