@@ -25,7 +25,7 @@ COPIED = ("benchmarks", "docs", "examples", "figures", "notebooks", "papers")
 TESTS = {
     "fedlib/algorithms": "algorithms batches fedmix ifca loops metrics mixture modules newcomers "
     "opt_out pmmoe private splitting trained unequal",
-    "fedlib/engine": "batches engine opt_out trained training unequal",
+    "fedlib/engine": "batches captured cohort_early_stop engine opt_out trained training unequal",
     "fedlib/partition": "newcomers opt_out partition partition_schemes values",
     "companion/claims.py": "claims",
 }

@@ -30,7 +30,7 @@ from fedlib import paths
 from fedlib.values import from_code, from_dict, to_dict
 from fedrun import Result, find_result, list_runs, store
 from fedrun.files import DamagedWarning
-from fedrun.results import export, path_of
+from fedrun.results import export, path_of, read_metrics
 
 TRAINED_AGAIN = 20  # one of so many damaged runs is also trained again and compared
 RUN, OTHER = tiny.BEST, tiny.MIX
@@ -156,6 +156,7 @@ def _of_results(found: Result) -> list[Target]:
     """The record of a run that diverged, and an exported result with the JSON of its run."""
     failed, path = store.folder(OTHER), path_of(RUN)
     assert path is not None
+    metrics = read_metrics(path, RUN.key)  # whose losses are rounded
 
     def look_failure(_: int) -> str:
         list_runs()
@@ -170,7 +171,7 @@ def _of_results(found: Result) -> list[Target]:
         seen = find_result(RUN)
         if seen is None:
             return "passed over"
-        if not seen.metrics.equals(found.metrics):
+        if not seen.metrics.equals(metrics):
             return "!other numbers, unnoticed"
         same = seen.provenance == found.provenance
         return "harmless" if same else "unnoticed in the provenance only"
