@@ -51,7 +51,7 @@ from typing import Any
 
 from fedlib.processor import VARIABLE, pin, pinned
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 if os.environ.get(VARIABLE) == "1":  # else torch is left as the user has it
     pin()
 
