@@ -174,14 +174,26 @@ def _decoded(
     """
     with files.reading(path, WHAT), path.open("rb") as file:
         parquet = pq.ParquetFile(file, read_dictionary=_WORDS, page_checksum_verification=True)
-        there = [name for name in ("key", *columns) if name in parquet.schema_arrow.names]
-        table = parquet.read(there, use_threads=False)
+        table = parquet.read(_present(parquet.schema_arrow, columns), use_threads=False)
         keys = table["key"].unify_dictionaries().combine_chunks()
         code = keys.indices.to_numpy()
         starts = [0, *(np.flatnonzero(np.diff(code)) + 1).tolist()] if len(code) else []
         names = keys.dictionary.take(keys.indices.take(starts)).to_pylist()
         ends = [*starts[1:], len(code)]
         return table, {k: slice(*rows) for k, *rows in zip(names, starts, ends, strict=True)}
+
+
+def _present(schema: pa.Schema, columns: Iterable[str]) -> list[str]:
+    """Return "key" and ``columns``; files of version 0.2, whose values are doubles, lack "exact".
+
+    Raises:
+        ValueError: if another one is missing; the names of columns have no checksum in Parquet.
+    """
+    of_0_2 = "value" in schema.names and schema.field("value").type == pa.float64()
+    needed = [n for n in ("key", *columns) if not (of_0_2 and n == "exact")]
+    if missing := [n for n in needed if n not in schema.names]:
+        raise ValueError(f"it has no column {missing[0]}")
+    return needed
 
 
 def keys_in(path: Path) -> list[str]:

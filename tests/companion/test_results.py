@@ -71,6 +71,15 @@ def test_damage_of_a_file_is_found():
         assert [entry.state for entry in list_runs()] == [state] * len(RUNS)
 
 
+@pytest.mark.parametrize("name", ["run", "client", "exact", "value"])
+def test_damage_of_the_name_of_a_column_is_found(name):
+    """Without "exact" all accuracies were missing, without a word: names have no checksum."""
+    target = export([made(RUNS[0])], "some")
+    target.write_bytes(target.read_bytes().replace(name.encode(), name[:-1].encode() + b"_"))
+    with pytest.raises(Damaged, match=f"has no column {name}|is no exported result"):
+        read_run(target, RUNS[0].key)
+
+
 def test_losses_are_rounded_and_accuracies_exact():
     """A file of version 0.2, with a row group for each run and all bits, is read too."""
     log, some = Log(), np.random.default_rng(0).random(2000)
