@@ -238,7 +238,7 @@ def delay_keyboard_interrupt(asked: bool) -> Iterator[Callable[[], bool]]:
     came, usual = list[int](), signal.default_int_handler
 
     def wait(number: int, frame: Any) -> None:
-        if came:
+        if number in came:  # a worker gets SIGINT from the terminal and SIGTERM from its parent
             usual(number, frame)
         came.append(number)
 

@@ -18,6 +18,7 @@ from filelock import FileLock
 from small import AVG, BAD, MIX, TUNED, bits, go, interrupted, play, running
 
 from fedlib import FedAvg, Local, paths, value
+from fedlib.parallel import delay_keyboard_interrupt
 from fedlib.progress import SweepProgress
 from fedrun import RunDiverged, compare, find_result, run_with_state, store
 from fedrun import ray as cluster
@@ -102,6 +103,21 @@ def test_an_interrupted_sweep_keeps_the_rounds_of_its_running_experiments(monkey
         signal.signal(signal.SIGINT, before)
     for e in runs:
         assert store.RunFolder(e).restore().completed >= done[e.key]
+
+
+def test_one_ctrl_c_that_comes_as_two_signals_is_one():
+    """In a worker of several threads SIGINT is not blocked; with SIGTERM it ended runs at once."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with delay_keyboard_interrupt(True) as pressed:
+            handler = signal.getsignal(signal.SIGINT)
+            handler(signal.SIGINT, None)
+            handler(signal.SIGTERM, None)
+            assert pressed()
+            with pytest.raises(KeyboardInterrupt):
+                handler(signal.SIGINT, None)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class FakeRay:
