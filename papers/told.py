@@ -290,8 +290,8 @@ def notebooks() -> str:
     rows = []
     for name, row in words("told/openings.csv", "name").items():
         stem = next(paths.notebooks().glob(f"{name}_*.ipynb")).stem
-        link = f"[{stem.replace('_', ' ')}](notebooks/{stem}.ipynb)<br>{row['of']}"
-        rows.append([link, row["asks"], told(row, "out")])
+        link = f"[{stem.replace('_', ' ')}](notebooks/{stem}.ipynb)"
+        rows.append(["<br>".join(filter(None, (link, row["of"]))), row["asks"], told(row, "out")])
     return _table(("notebook", "asks", "what came out"), rows)
 
 

@@ -137,13 +137,13 @@ def label_bars(
         # Fields that share axes would look the same, and take the square of their number to draw.
         ax.set(xticks=[], ylim=(0, max(truth.max(), guess.max())))
         ax.label_outer()
-        ax.set_title(f"client {name}", fontsize="small", pad=2)
+        ax.set_title(f"client\N{NO-BREAK SPACE}{name}", fontsize="small", pad=2)
         return pd.DataFrame()
 
     wide = 10 if len(clients) > 20 else 5
     pairs = {str(c): np.stack(both) for c, *both in zip(clients, truth, guess, strict=True)}
     size = style.PAGE / wide, min(1.0, 6.2 / wide)
-    labels["heading"] = f"{labels.get('heading', '')}; in each field {truth.shape[1]} classes"
+    labels["heading"] = f"{labels.get('heading', '')}; in each panel {truth.shape[1]} classes"
     figure, _ = fields(pairs, draw, size, columns=wide, room=0.9, ylabel="share", **labels)
     cells = _cells("client", "label", true=truth, reconstructed=guess)
     return figure, pd.DataFrame(cells).assign(client=np.asarray(clients)[cells["client"]])

@@ -153,7 +153,7 @@ def frontier(
         ax.set_yticks(ticks)
         best = points[points["best"]].sort_values("x")
         ax.plot(best["x"], best["y"], ":", color="grey", linewidth=0.9, zorder=0)
-        _name(ax, points.sort_values("x"))
+        _name(ax, points.sort_values("y", ascending=False))
         return parts[0]
 
     figure, drawn = fields(split, draw, (style.PAGE, 3.6), columns=1, room=0.6, **labels)
