@@ -35,11 +35,11 @@ class CSV:
 
     def __call__(self, moment: RoundInfo) -> None:
         """Write the metrics of a round."""
-        clients = [[moment.round, name, value] for name, value in moment.metrics.items()]
+        rows = [[moment.round, name, value] for name, value in moment.metrics.items()]
         if moment.round == self._next:
-            self._write("a", clients)
+            self._write("a", rows)
         else:
-            self._write("w", [["round", "metric", "value"], *self._before(moment.round), *clients])
+            self._write("w", [["round", "metric", "value"], *self._before(moment.round), *rows])
         self._next = moment.round + 1
 
     def _before(self, round: int) -> list[list[str]]:
@@ -47,12 +47,12 @@ class CSV:
         if not round or not self.path.exists():
             return []
         with self.path.open(newline="", encoding="utf-8") as file:
-            clients = [row for row in csv.reader(file) if row and row[0].isdecimal()]
-        return [row for row in clients if int(row[0]) < round]
+            rows = [row for row in csv.reader(file) if row and row[0].isdecimal()]
+        return [row for row in rows if int(row[0]) < round]
 
-    def _write(self, mode: str, clients: list[list[Any]]) -> None:
+    def _write(self, mode: str, rows: list[list[Any]]) -> None:
         with self.path.open(mode, newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(clients)
+            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 class TensorBoard:

@@ -278,11 +278,11 @@ def in_training(output: Callable[..., Params], net: Net, params: Params, batch: 
     if not (net.noise or net.remembers):
         return map_experts(output, experts, batch.x)
     count = len(next(iter(experts.values())))
-    clients = [{n: t[k] for n, t in experts.items()} for k in range(count)]
     record = batch.statistics or Statistics({})
     moving = {n: name for n, t in experts.items() if (name := record.name(t))}
     outputs, moved = [], []
-    for k, w in enumerate(clients):
+    for k in range(count):
+        w = {n: t[k] for n, t in experts.items()}
         mine = Statistics({name: w[n] for n, name in moving.items()})
         own = replace(batch, statistics=mine)
         if batch.noise is not None:
@@ -402,8 +402,8 @@ class PrunedFedMix(FedMix):
         logits = self.logits(params, batch)
         # A softmax over the kept experts is q(z|y) zeroed and renormalised, without a 0 / 0.
         mine = logits.masked_fill(~keep, -torch.inf).softmax(-1)
-        listed = (logits.softmax(-1) * gate).sum(-1)  # the gate's term has the unpruned q
-        return (self._held(mine, ctx, log_p) * log_p).sum(-1) + listed
+        of_gate = (logits.softmax(-1) * gate).sum(-1)  # with the unpruned q, as in the listing
+        return (self._held(mine, ctx, log_p) * log_p).sum(-1) + of_gate
 
     def predict_gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
         """Return the gate of predictions, restricted to the experts that the client downloads."""

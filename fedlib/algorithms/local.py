@@ -364,5 +364,5 @@ class VAEDensity(Finetuning):
 
 def _pixels(x: Tensor, ctx: Params) -> Tensor:
     """Return normalised images as flat pixels in [0, 1], ``[B, pixels]``, channels last."""
-    clients = x.movedim(-3, -1).flatten(1)
-    return ((clients - ctx["vae:shift"]) / (255 * ctx["vae:scale"])).clamp(0, 1)
+    flat = x.movedim(-3, -1).flatten(1)
+    return ((flat - ctx["vae:shift"]) / (255 * ctx["vae:scale"])).clamp(0, 1)

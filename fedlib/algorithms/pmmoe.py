@@ -360,8 +360,8 @@ def error_spread(tests: list[tuple[Tensor, Tensor]]) -> Tensor:
     independent errors: 1 for independent errors, as Theorem 3.1 of Feng et al. (2025) assumes, and
     M for M experts that always agree.
     """
-    spread_of = torch.stack([right.sum(1).var(correction=0) for right, _ in tests])
+    variance = torch.stack([right.sum(1).var(correction=0) for right, _ in tests])
     rates = torch.stack([right.mean(0) for right, _ in tests])
     alone = (rates * (1 - rates)).sum(1)
-    spread = torch.where(alone > 0, spread_of / torch.where(alone > 0, alone, 1), 1.0)
+    spread = torch.where(alone > 0, variance / torch.where(alone > 0, alone, 1), 1.0)
     return spread.unsqueeze(1)

@@ -465,9 +465,9 @@ class FedCP(SplitModel):
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the personal share r * h, and the global head's logits of the rest."""
         h, policy = code["h"], select_prefix(params, POLICY)
-        logits = linear(h * ctx["who"], policy["layer.weight"], policy["layer.bias"])
-        logits = layer_norm(logits, logits.shape[-1:], policy["norm.weight"], policy["norm.bias"])
-        mine, theirs = relu(logits).unflatten(-1, (2, net.width)).unbind(-2)
+        out = linear(h * ctx["who"], policy["layer.weight"], policy["layer.bias"])
+        out = layer_norm(out, out.shape[-1:], policy["norm.weight"], policy["norm.bias"])
+        mine, theirs = relu(out).unflatten(-1, (2, net.width)).unbind(-2)
         chance = mine - theirs
         if "policy" in code:  # The difference of two Gumbel variables is logistic.
             chance = chance + torch.logit(code["policy"], eps=1e-6)
@@ -486,10 +486,10 @@ def discrepancy(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
         b: other features of the same examples, ``[B, D]``.
         weight: weights of the examples, 0 for padding, ``[B]``.
     """
-    clients = torch.cat([a, b], -2)
+    both = torch.cat([a, b], -2)
     share = torch.cat([weight, -weight]) / weight.sum().clamp(min=1)
-    squares = (clients**2).sum(-1)
-    far = (squares.unsqueeze(-1) + squares - 2 * clients @ clients.mT).clamp(min=0)
+    squares = (both**2).sum(-1)
+    far = (squares.unsqueeze(-1) + squares - 2 * both @ both.mT).clamp(min=0)
     # All kernels are in one tensor, as launching operations dominates the time of a small batch.
     kernels = (far * _narrow(far.device, far.dtype)).exp().sum(0)
     return (kernels * (share.unsqueeze(-1) * share)).sum()
@@ -583,8 +583,8 @@ def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
 
     def read(layer: Params) -> Tensor:
         # A copy, because the rounding of a view's product depends on its memory alignment.
-        logits = relu(linear(context.clone(), layer["layer.weight"], layer["layer.bias"]))
-        return layer_norm(logits, logits.shape[-1:], layer["norm.weight"], layer["norm.bias"])
+        out = relu(linear(context.clone(), layer["layer.weight"], layer["layer.bias"]))
+        return layer_norm(out, out.shape[-1:], layer["norm.weight"], layer["norm.bias"])
 
     scale, shift = (read(select_prefix(params, f"{STEERED}{side}.")) for side in SIDES)
     return relu(h * (scale + 1) + shift)

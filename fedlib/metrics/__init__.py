@@ -71,9 +71,8 @@ def over_clients(accuracy: np.ndarray, sizes: np.ndarray) -> dict[str, float]:
 
     Returns:
         The "mean", the mean "weighted" by size, the standard deviation "std", and the
-        "worst_decile":
-        the mean over the tenth of the clients (at least one) with the lowest accuracy. nan if no
-        client has examples.
+        "worst_decile", the mean over the tenth of the clients (at least one) with the lowest
+        accuracy. nan if no client has examples.
     """
     there = np.asarray(sizes) > 0
     a, n = np.asarray(accuracy, dtype=float)[there], np.asarray(sizes)[there]
@@ -81,8 +80,8 @@ def over_clients(accuracy: np.ndarray, sizes: np.ndarray) -> dict[str, float]:
     if not len(a):
         return dict.fromkeys(names, float("nan"))
     worst = np.sort(a)[: max(1, len(a) // 10)]
-    values_of = a.mean(), (a * n).sum() / n.sum(), a.std(), worst.mean()
-    return dict(zip(names, map(float, values_of), strict=True))
+    found = a.mean(), (a * n).sum() / n.sum(), a.std(), worst.mean()
+    return dict(zip(names, map(float, found), strict=True))
 
 
 def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:

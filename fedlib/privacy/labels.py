@@ -116,8 +116,7 @@ def from_step(difference: Floats, rate: float) -> Floats:
         p(y|s) = 1 / C - difference / rate
 
     The gradient of the cross-entropy is the mean softmax output minus p(y|s). The equation is exact
-    if the outputs are uniform, as those of a new model (eq. 15, with its sign
-    corrected).
+    if the outputs are uniform, as those of a new model (eq. 15, with its sign corrected).
 
     Args:
         difference: bias before - after, ``[..., classes]``.
@@ -160,14 +159,14 @@ def from_marginal(q_s: Floats, q_y: Floats, resolution: float = RESOLUTION) -> F
     return _flattest(directions, _smallest(sizes[:, None] * directions / sizes[0]))
 
 
-def _smallest(clients: Floats) -> Floats:
-    """Return the p >= 0 with sum p = 1 that minimises the norm of ``clients @ p``.
+def _smallest(rows: Floats) -> Floats:
+    """Return the p >= 0 with sum p = 1 that minimises the norm of ``rows @ p``.
 
-    The minimiser u >= 0 of |clients u|^2 + (sum u - 1)^2 is proportional to p, because for every
-    direction of u the minimum over its length grows with |clients p|. No weight has to be chosen.
+    The minimiser u >= 0 of |rows u|^2 + (sum u - 1)^2 is proportional to p, because for every
+    direction of u the minimum over its length grows with |rows p|. No weight has to be chosen.
     """
-    last = np.append(np.zeros(len(clients)), 1.0)
-    u = _nnls(np.vstack([clients, np.ones(clients.shape[1])]), last)
+    last = np.append(np.zeros(len(rows)), 1.0)
+    u = _nnls(np.vstack([rows, np.ones(rows.shape[1])]), last)
     return u / u.sum()
 
 
@@ -175,12 +174,11 @@ def _flattest(directions: Floats, p: Floats) -> Floats:
     """Return the most uniform distribution that agrees with ``p`` along orthonormal directions.
 
     A penalty alone would violate the constraints by the multipliers divided by ``WEIGHT``^2. The
-    target
-    is therefore shifted by the remaining violation until there is none (method of multipliers:
-    Hestenes, 1969).
+    target is therefore shifted by the remaining violation until there is none (method of
+    multipliers: Hestenes, 1969).
     """
-    _, sizes, clients = np.linalg.svd(np.vstack([directions, np.ones((1, len(p)))]))
-    kept = clients[: int((sizes > 1e-12 * sizes[0]).sum())]
+    _, sizes, rows = np.linalg.svd(np.vstack([directions, np.ones((1, len(p)))]))
+    kept = rows[: int((sizes > 1e-12 * sizes[0]).sum())]
     if len(kept) == len(p):
         return p  # p is determined
     asked = target = kept @ p
@@ -197,10 +195,11 @@ def _flattest(directions: Floats, p: Floats) -> Floats:
     return p
 
 
-def _nnls(clients: Floats, target: Floats) -> Floats:
+def _nnls(matrix: Floats, target: Floats) -> Floats:
+    """Return the u >= 0 with the least |matrix u - target|."""
     from scipy import optimize  # slow to import, and only audits ask for it
 
-    solution, _ = optimize.nnls(clients, target, maxiter=100 * clients.shape[1])
+    solution, _ = optimize.nnls(matrix, target, maxiter=100 * matrix.shape[1])
     return np.asarray(solution, dtype=np.float64)
 
 
