@@ -54,6 +54,8 @@ SCHEMA = pa.schema(
 COLUMNS = tuple(SCHEMA.names)
 MADE_OF = "made_of"  # the field of a stored spec with digests of user code and data
 NONE = -1  # in the columns client and expert: the row belongs to no client or expert
+LOSSES = ("nll", "loss")  # ends of the names of metrics of which less is better
+SCORES = ("accuracy", "nll", "gate")  # of every client on a split; see `Log.scores`
 
 
 @value
@@ -130,7 +132,8 @@ class Experiment:
         stop: a rule of early stopping; the run ends with the state that the rule selects. It needs
             ``evaluate_every`` of at least 1 and ``select="last"``. Default: None.
         metrics: further metrics of every client's validation and test examples, such as
-            ``(BalancedAccuracy(), AUC())``, logged as "test_balanced_accuracy". Default: none.
+            ``(BalancedAccuracy(), AUC())``, logged as "test_balanced_accuracy"; their names must
+            differ, also from those that every run logs. Default: none.
 
     >>> Experiment(tiny.task, FedMix(experts=2), rounds=50, cohort=0.5, seed=1).algorithm
     FedMix(experts=2)
@@ -162,6 +165,10 @@ class Experiment:
         if self.stop is not None and (self.select != "last" or not self.evaluate_every):
             need = "evaluate_every of at least 1, the interval of its checks, and select='last'"
             raise ValueError(f"stop selects the best of its own checks: it needs {need}")
+        names = [*SCORES, *(metric.name for metric in self.metrics)]
+        for name in (name for name in names if names.count(name) > 1):
+            why = "every run logs it" if name in SCORES else "two of them have it"
+            raise ValueError(f"Experiment.metrics: {name!r} must be a name of its own, but {why}")
 
     @property
     def key(self) -> str:

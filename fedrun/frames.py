@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -13,13 +13,11 @@ from fedlib.data import DatasetError
 from fedlib.metrics.intervals import LEAST_SEEDS, Limits, interval
 from fedlib.values import short_repr
 from fedrun.baseline import Baselines, mean_of
-from fedrun.experiment import COLUMNS, Result
+from fedrun.experiment import COLUMNS, LOSSES, Result
 from fedrun.provenance import warn_of_both_kinds
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LOSSES = ("nll", "loss")  # ends of the names of metrics of which less is better
 
 
 class Compared(NamedTuple):
@@ -149,7 +147,7 @@ def frame(results: Mapping[str, Iterable[Result]]) -> pd.DataFrame:
 def compare(
     results: Mapping[str, Iterable[Result]],
     metric: str = "test_accuracy",
-    limits: Limits = (0.0, 1.0),
+    limits: Limits | Literal["auto"] = "auto",
 ) -> Comparison:
     """Return the mean of a metric over seeds for each method, and its difference to the first.
 
@@ -160,7 +158,8 @@ def compare(
         results: the runs of each method, by its name, one run per seed.
         metric: the metric; its value is that of ``Result.final``. Default: "test_accuracy".
         limits: the least and the greatest possible value of the metric, to which intervals are
-            clipped, or None if it is not bounded on both sides. Default: (0.0, 1.0).
+            clipped, or None if it is not bounded on both sides. Default: "auto", which is None for
+            a loss and if a value is outside of [0, 1], and else (0.0, 1.0).
 
     Returns:
         a list with a ``Compared`` for each method.
@@ -181,6 +180,9 @@ def compare(
     first = next(iter(ends.values()), {})
     rows, baselines = Comparison(), Baselines()
     rows.metric = metric
+    if limits == "auto":
+        inside = all(0 <= v <= 1 for values in ends.values() for v in values.values())
+        limits = (0.0, 1.0) if inside and not metric.endswith(LOSSES) else None
     for method, values in ends.items():
         ahead = [values[s] - first[s] for s in values if s in first and values is not first]
         difference = _interval(ahead) if ahead else (nan,) * 3

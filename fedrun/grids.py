@@ -48,7 +48,7 @@ def grid(experiment: Experiment, **values: Iterable[Any]) -> list[Experiment]:
 def best(results: Iterable[Result]) -> dict[str, list[Result]]:
     """Return the best results of each method, as ``compare`` takes them.
 
-    The settings of a method are all of an experiment but its seed. The best have the highest
+    The settings of a method are all of an experiment but its seeds. The best have the highest
     validation accuracy of the final state, averaged over clients and seeds; the first of several.
 
     Args:
@@ -71,10 +71,16 @@ def best(results: Iterable[Result]) -> dict[str, list[Result]]:
         e = check_type("results", result, Result).experiment
         tasks.add(e.task)
         settings = methods.setdefault(type(e.algorithm).__name__, {})
-        settings.setdefault(replace(e, seed=0), []).append(result)
+        settings.setdefault(_settings(e), []).append(result)
     if len(tasks) > 1 or any(task.validate_on == "test" for task in tasks):
         raise ValueError("results must be of one task, and validated on validation examples")
     return {method: _best(method, [*runs.values()]) for method, runs in methods.items()}
+
+
+def _settings(e: Experiment) -> Experiment:
+    """Return an experiment with seed 0 in all of its stages."""
+    first, local = (stage and _settings(stage) for stage in (e.first_stage, e.local_stage))
+    return replace(e, seed=0, first_stage=first, local_stage=local)
 
 
 def _best(method: str, settings: list[list[Result]]) -> list[Result]:

@@ -27,12 +27,11 @@ from fedlib.progress import SweepProgress
 from fedlib.tasks import device_name
 from fedrun import Experiment
 from fedrun.store import RunFolder
-from fedrun.train import checkpoint_interval
+from fedrun.train import CLUSTER_CHECKPOINT_SECONDS, checkpoint_interval
 from fedrun.workers import Ended, WorkerDied, Workers, trained
 
 ATTEMPTS = 3  # attempts at a run without a new checkpoint in between
 AHEAD = 2  # submitted runs for each that can be trained now, so that no machine is idle
-SECONDS_BETWEEN_CHECKPOINTS = 300.0
 SECONDS_BETWEEN_MESSAGES = 1.0
 Files = dict[str, bytes]
 
@@ -80,7 +79,7 @@ class Cluster(Workers):
         return AHEAD * max(1, int(self.ray.cluster_resources().get(self.unit, 0)))
 
     def give(self, experiment: Experiment) -> None:
-        every = str(checkpoint_interval(SECONDS_BETWEEN_CHECKPOINTS))
+        every = str(checkpoint_interval(CLUSTER_CHECKPOINT_SECONDS))
         packed = [RunFolder(stage).pack() for stage in experiment.stages]
         driver = {"code": code(), "pinned": pinned(), "every": every, "queue": self.queue}
         self.jobs[self.remote.remote(experiment, packed, self.options, driver)] = experiment

@@ -28,13 +28,12 @@ import pyarrow.parquet as pq
 from fedlib import paths
 from fedlib.files import clean
 from fedrun import files
-from fedrun.experiment import COLUMNS, Experiment, Result, experiment_of, spec_of, tidy
+from fedrun.experiment import COLUMNS, LOSSES, Experiment, Result, experiment_of, spec_of, tidy
 from fedrun.provenance import UNKNOWN, dirty
 
 WHAT = "exported result of fedlib"
 MOST_NAMED = 20  # number of runs that an error message names
-# Bits to which metrics are rounded whose names end so; a float32 has 24.
-BITS = {"_nll": 14, "_loss": 14}
+LOSS_BITS = 14  # to which losses are rounded; a float32 has 24
 _WORDS = ("key", "run", "metric", "item")
 _SPLIT = ("round", "client", "value")  # stored byte by byte: numbers change in their last bytes
 _FILES = 8  # number of decoded files that a process keeps
@@ -123,11 +122,10 @@ def _rounded(table: pa.Table) -> pa.Table:
     """Return a table with the columns ``exact`` and ``value`` instead of ``value``."""
     metric = table["metric"].combine_chunks()
     names, codes = metric.dictionary.to_pylist(), metric.indices.to_numpy()
-    by_name = [next((n for end, n in BITS.items() if name.endswith(end)), 0) for name in names]
-    bits = np.array(by_name, np.uint32)[codes]
-    exact, values = bits == 0, table["value"].to_numpy()
+    exact = ~np.array([name.endswith(LOSSES) for name in names], bool)[codes]
+    values = table["value"].to_numpy()
     nothing = np.isnan(values)
-    dropped = (24 - np.where(exact, 24, bits)).astype(np.uint32)
+    dropped = np.where(exact, 0, 24 - LOSS_BITS).astype(np.uint32)
     with np.errstate(over="ignore"):
         rounded = values.astype(np.float32).view(np.uint32)
     rounded += np.uint32(1) << dropped >> np.uint32(1)  # to the nearest, not down

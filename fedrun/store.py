@@ -477,7 +477,8 @@ def list_runs(begins: str = "") -> list[Entry]:
     for path in result_files():
         keys = [path.stem]  # shown as damaged if the file cannot be read
         with suppress(Damaged, OSError):
-            keys = [key for key in keys_in(path) if key.startswith(begins)]
+            keys = keys_in(path)
+        keys = [key for key in keys if key.startswith(begins)]
         new = [k for k in keys if k not in entries or entries[k].path.is_file()]
         entries |= {key: _entry(key, path) for key in new}
     return [*entries.values()]

@@ -40,11 +40,12 @@ from fedlib.tasks import device_name, pick_device
 from fedlib.values import check_type, short_repr
 from fedrun import provenance, store
 from fedrun.baseline import BelowBaseline, accuracy_of_majority
-from fedrun.experiment import Experiment, Log, Result, built, key_in, on_host, spec_of
+from fedrun.experiment import SCORES, Experiment, Log, Result, built, key_in, on_host, spec_of
 from fedrun.files import Damaged, StoreError
 from fedrun.store import Checkpoint, RunDiverged, RunFolder, load_model, moved
 
-CHECKPOINT_SECONDS = 60.0
+# Seconds between two checkpoints: of a run here, and on a cluster, which sends each to the driver.
+CHECKPOINT_SECONDS, CLUSTER_CHECKPOINT_SECONDS = 60.0, 300.0
 LEAST_ROUNDS = 5  # after which a model should be better than the majority class
 OF_THE_END = ("everywhere_accuracy", "kept_round")  # metrics that only the last round logs
 COHORT_NLL = "cohort_validation_nll"  # the loss that `CohortEarlyStop` checks
@@ -55,7 +56,7 @@ LOGGED = {  # names that `log_metrics` of an algorithm must not use
     COHORT_NLL, *OF_THE_END,
     *(f"labels_from_{part}" for part in ("bias", "weights", "q", "phi", "phi_cohort")),
     *(f"adapted_{part}_accuracy" for part in SPLITS),
-    *(f"{part}_{of}" for part in SCORED for of in ("accuracy", "nll", "gate")),
+    *(f"{part}_{of}" for part in SCORED for of in SCORES),
 }  # fmt: skip
 Progress = bool | Watcher
 

@@ -26,8 +26,9 @@ def interval(values: Numbers, limits: Limits = None, looks: int = 1) -> tuple[fl
             5% are divided among them (Bonferroni). Default: 1.
 
     Returns:
-        mean, low, high; low and high are nan for one or two runs. For equal values both are the
-        mean, although another run may well give another value: ``fedrun.compare`` has nan there.
+        mean, low, high; low and high are nan for one or two runs, and all three if a value is nan.
+        For equal values both are the mean, although another run may well give another value:
+        ``fedrun.compare`` has nan there.
 
     Raises:
         ValueError: if the mean is outside of the limits, or the limits are not a valid range.
@@ -41,12 +42,13 @@ def interval(values: Numbers, limits: Limits = None, looks: int = 1) -> tuple[fl
     if limits is not None:
         _check(limits)
     mean, error = moments(values)
+    at = None if limits is None or np.isnan(mean) else angle(mean, limits)
     if len(values) < LEAST_SEEDS:
         return mean, float("nan"), float("nan")
     half = float(stats.t.isf((1 - LEVEL) / (2 * looks), len(values) - 1)) * error
-    if limits is None or half == 0:
+    if limits is None or at is None or half == 0:
         return mean, mean - half, mean + half
-    (least, most), at = limits, angle(mean, limits)
+    least, most = limits
     turn = half / (most - least) / np.sin(2 * at)
     ends = np.clip([at - turn, at + turn], 0, np.pi / 2)
     low, high = least + (most - least) * np.sin(ends) ** 2

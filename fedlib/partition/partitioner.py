@@ -349,15 +349,15 @@ class ClientSubset(PartitionerWrapper):
         return self.last - self.first
 
     def choose_clients(self) -> tuple[int, int]:
-        """Return ``first`` and the number of clients of ``of``.
+        """Return the number of the first client among all, and how many clients there are in all.
 
         Raises:
             ValueError: if that number depends on the data.
         """
-        count = getattr(self.of, "clients", None)
-        if not count:
+        first, every = self.of.choose_clients()
+        if not (count := every or self.of.num_clients()):
             raise ValueError(f"{self.of} has no fixed number of clients")
-        return self.first, count
+        return first + self.first, count
 
     def partition(self, pool: LabelledExamples, seed: int) -> Partition:
         return self._chosen(self.of.partition(pool, seed))

@@ -120,6 +120,7 @@ def test_a_damaged_file_is_named_by_who_looks_for_a_run_and_listed():
         find_result(RUNS[0])
     listed = {(e.key, e.state) for e in list_runs()}
     assert listed == {("a", "damaged"), (RUNS[0].key, "exported")}
+    assert [e.key for e in list_runs(RUNS[0].key[:8])] == [RUNS[0].key], "as `show KEY` asks"
 
 
 @pytest.mark.parametrize("commit", ["aaa-dirty", "unknown"])

@@ -331,7 +331,7 @@ def test_a_value_for_each_client_by_its_name():
 def test_what_cannot_be_compared_is_refused(code, message):
     """An end that a range lacks was a TypeError of numpy's, or an interval of NaN."""
     names = {**{name: getattr(fedrun, name) for name in dir(fedrun)}, "interval": interval}
-    names |= {"one": run(tiny, progress=False), "math": math}
+    names |= {"one": run(tiny, progress=False), "math": math, "F1": F1, "replace": replace}
     with pytest.raises((TypeError, ValueError), match=message):
         eval(code, names)
 

@@ -49,3 +49,14 @@ def test_the_best_of_each_method_is_that_of_validation_over_seeds_and_never_of_t
         with pytest.raises(ValueError, match=words):
             best(wrong)
     assert best([]) == {} and type(tiny.algorithm) is FedAvg
+
+
+def test_settings_whose_stages_have_the_seed_of_the_run_are_the_same():
+    def tuned(seed, rate):
+        first = replace(tiny, seed=seed)
+        return replace(tiny, algorithm=FedAvg(client=rate), seed=seed, first_stage=first)
+
+    runs = [
+        told(tuned(s, r), v) for r, v in zip(RATES[:2], (0.1, 0.9), strict=True) for s in (0, 1)
+    ]
+    assert best(runs) == {"FedAvg": runs[2:]}

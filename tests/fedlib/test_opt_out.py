@@ -256,6 +256,10 @@ def test_some_of_the_clients_opt_out_as_they_do_among_all():
     assert torch.equal(theirs.indices[last], mine.indices)
     assert torch.equal(theirs.side[OPTED_IN][last], mine.side[OPTED_IN])
     assert 0 < mine.side[OPTED_IN].sum() < theirs.side[OPTED_IN].sum()
+    twice = ClientSubset(ClientSubset(whole.partition, first=4, last=8), first=1, last=4)
+    again = replace(some, partition=twice).build(3).full_view().train
+    assert torch.equal(mine.side[OPTED_IN], again.side[OPTED_IN])
+    assert ClientSubset(LabelPermuted(whole.partition), 5, 8).choose_clients() == (5, 8)
 
 
 HELD_OUT = MatchedHoldout(pool=200, validation=20, test=30)

@@ -121,6 +121,28 @@ def test_the_worst_client_of_a_loss_is_that_with_the_highest(places):
     assert "90th percentile" in str(found) and "10th" not in str(found)
 
 
+def test_compare_bounds_the_intervals_of_what_lies_between_0_and_1_and_of_no_loss(places):
+    runs = {"mine": [run(replace(tiny, seed=seed), **QUICK) for seed in range(3)]}
+    for metric, limits in (("test_accuracy", (0, 1)), ("test_nll", None), ("bytes_up", None)):
+        (row,), (wanted,) = compare(runs, metric), compare(runs, metric, limits)
+        assert str(row) == str(wanted), "the same, also where an end is NaN"
+    (alone,) = compare({"mine": runs["mine"][:1]}, "test_nll")
+    assert alone.mean > 1 and np.isnan(alone.low)
+
+
+@value
+class Accuracy(Metric):
+    """A metric with the name of one that every run logs, with which it would be averaged."""
+
+    def __call__(self, labels, probabilities, side):
+        return 0.0
+
+
+def test_a_metric_must_not_have_the_name_of_one_that_every_run_logs(places):
+    with pytest.raises(ValueError, match="'accuracy' must be a name of its own, but every run"):
+        replace(tiny, metrics=(Accuracy(),))
+
+
 @value
 class Short(Metric):
     def __call__(self, labels, probabilities):
