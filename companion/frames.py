@@ -259,7 +259,7 @@ def ended(
     """Return a metric of the state that each run ended with, averaged over clients.
 
     That is the last round's, or of a run that kept its best state that of the round it kept.
-    ``num_clients`` restricts the mean to the first so many: where second stages are trained for
+    ``clients`` restricts the mean to the first so many: where second stages are trained for
     some clients only, the others are compared on the same. Columns method, seed, value; with
     ``each`` there is no mean, but a column client.
     """

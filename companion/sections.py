@@ -89,8 +89,8 @@ def placed(experiments: Mapping[str, Experiment], **where: float | str) -> list[
 class Section:
     """The experiments of a section: settings by scale and data set, and what is run on each.
 
-    ``plan`` returns the runs of a setting of a data set. ``local_stage`` are the larger scales
-    whose stored results a notebook shows next to those of the quick scale. Where ``every_round`` is
+    ``plan`` returns the runs of a setting of a data set. ``beside`` are the larger scales whose
+    stored results a notebook shows next to those of the quick scale. Where ``every_round`` is
     false, ``results/`` keeps the divergence of evaluated rounds only.
     """
 

@@ -66,8 +66,8 @@ class CropFlip(Augmentation):
     """Random crops of an image padded with a black border, and random horizontal flips.
 
     Args:
-        padding: the width of the border in pixels. Default: 4, as in Reisser et al.
-            (2021) for CIFAR-100.
+        padding: the width of the border in pixels. Default: 4, as in Reisser et al. (2021) for
+            CIFAR-100.
 
     Reference: He et al., Deep residual learning for image recognition, CVPR 2016.
 
@@ -268,7 +268,7 @@ class ClientData:
         return self.augment.numbers if self.augment else 0
 
     def all_examples(self, rows: Tensor, precomputed: Precomputed = NOTHING) -> Batch:
-        """Return all examples of some clients as one padded batch."""
+        """Return all examples of some clients as one padded batch; arguments as of ``blocks``."""
         size = int(self.sizes[rows.cpu().numpy()].max(initial=0))
         return next(self.blocks(rows, size, precomputed))
 
@@ -296,6 +296,9 @@ class ClientData:
         Args:
             examples: positions in ``x``, int64 ``[...]``.
             noise: random numbers ``[..., numbers]`` of the augmentation. Default: no augmentation.
+
+        Raises:
+            ValueError: if the augmentation returns another shape.
 
         Returns:
             Normalised images ``[..., C, H, W]``, other normalised numbers, or tokens ``[..., T]``.

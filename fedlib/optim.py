@@ -22,11 +22,8 @@ ELEMENTWISE = (
     "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop",
     "SGD",
 )  # fmt: skip
-_CLASSES = {
-    "sgd": "SGD",
-    "adam": "Adam",
-    "adamw": "AdamW",
-}  # those with a functional implementation
+# Those whose steps a function of torch takes.
+_CLASSES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 ABSURD = 1e3  # no optimiser of `ELEMENTWISE` has learning rates of this size
 _TUNED = ("momentum", "weight_decay", "betas", "eps", "nesterov")
 
@@ -81,9 +78,9 @@ class Step(Schedule):
 class Cosine(Schedule):
     """Cosine annealing of the learning rate, after a linear warmup.
 
-        warmup:  (t + 1) / (warmup + 1)
-        then:    least + (1 - least) (1 + cos(pi (t - warmup) / rounds)) / 2,  and at the end
-            ``least``
+        (t + 1) / (warmup + 1)                                         for t < warmup
+        least + (1 - least) (1 + cos(pi (t - warmup) / rounds)) / 2    for the next ``rounds``
+        least                                                          after these
 
     Args:
         rounds: length of the annealing in rounds, without the warmup. Default: 100.
@@ -160,9 +157,8 @@ class Optimizer:
         if max(self.lr, *(lr for _, lr in self.rates), 0.0) > ABSURD:
             what = f"a learning rate is greater than {ABSURD:g}, with which training diverges"
             warnings.warn(what, stacklevel=2)
-        idle = (
-            ("betas", "eps") if self.name == "sgd" else ("momentum",)
-        )  # settings that this optimiser does not use
+        # Settings that this optimiser does not have, which torch refuses.
+        idle = ("betas", "eps") if self.name == "sgd" else ("momentum",)
         odd = any(getattr(self, n) != vars(Optimizer)[n] for n in idle)
         if self.name in ELEMENTWISE or self.options or self.nesterov or odd:
             try:

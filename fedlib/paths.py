@@ -50,7 +50,11 @@ def results() -> Path:
 
 
 def cache() -> Path:
-    """Return the folder of cached datasets: `$FEDLIB_CACHE`, else `fedlib` in the user's cache."""
+    """Return the folder of cached datasets: `$FEDLIB_CACHE`, else `fedlib` in the user's cache.
+
+    Raises:
+        RuntimeError: if there is neither the variable nor a home folder.
+    """
     if os.environ.get("FEDLIB_CACHE"):
         return _folder("FEDLIB_CACHE", ROOT)
     try:  # the user of a container may have no home folder

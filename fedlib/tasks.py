@@ -254,7 +254,11 @@ class Task:
         return fed
 
     def fit(self, seed: int) -> Fitted:
-        """Return normalisation constants and token ranks, fitted to participating training data."""
+        """Return normalisation constants and token ranks, fitted to participating training data.
+
+        Args:
+            seed: as in ``build``.
+        """
         data = datasets.load(self.dataset)
         return self._fitted(*self.divided(seed)) if self._fits(data) else _constant(data)
 
@@ -312,11 +316,19 @@ class Task:
         )
 
     def divide(self, seed: int) -> Division:
-        """Return the partitions for training, validation and tests, without reading an example."""
+        """Return the partitions for training, validation and tests, without reading an example.
+
+        Args:
+            seed: as in ``build``.
+        """
         return self.divided(seed)[1]
 
     def counts(self, seed: int) -> dict[str, np.ndarray]:
-        """Return the class counts of each part's clients, int64 ``[clients, classes]`` by name."""
+        """Return the class counts of each part's clients, int64 ``[clients, classes]`` by name.
+
+        Args:
+            seed: as in ``build``.
+        """
         data, division, _ = self.divided(seed)
         return {
             name: part.counts(_labels(data, division.origin[name]), data.classes)

@@ -141,7 +141,10 @@ def moved(state: State, fed: Federation) -> State:
 def load_model(
     experiment: Experiment, client: int | str | None, device: str
 ) -> tuple[Federation, nn.Module]:
-    """Return the federation of a stored run on a device, and its model; see ``Result.model``."""
+    """Return the federation of a stored run on a device, and its model.
+
+    Arguments and errors are those of ``Result.model``.
+    """
     here = RunFolder(experiment)
     try:
         kept = here.restore()

@@ -79,7 +79,7 @@ def train_missing(
     progress: bool = True,
     **options: Any,
 ) -> None:
-    """Train those of ``experiments`` that are not stored; the arguments are those of ``sweep``."""
+    """Train those of ``experiments`` that are not stored; arguments and errors as of ``sweep``."""
     asked = [check_type("experiments", e, Experiment).pinned() for e in experiments]
     # Twice: stored runs do not match a first stage that the first pass has trained again.
     for _ in range(2):

@@ -348,8 +348,7 @@ class ServerView(Federation):
 
 
 def joined(e: Experiment, grid: Grid, config: Mapping[str, Any]) -> tuple[Peers, ServerView]:
-    """Wait for the nodes of ``num_clients`` clients; return those that take part, and what they
-    tell.
+    """Wait for the nodes of ``clients`` clients; return those that take part, and what they tell.
 
     Nodes that tell what cannot be are left out, and so are those that claim one number, or another
     form of examples than most. RuntimeError if nobody is left.
@@ -471,9 +470,7 @@ client = client_app()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Play an experiment's rounds with ``num_clients`` clients, and keep the server's final
-    state.
-    """
+    """Play an experiment's rounds with ``clients`` clients, and keep the server's final state."""
     e = experiment_of(context)
     home = run_folder(e, context)
     clients, fed = joined(e, grid, context.run_config)

@@ -1,4 +1,4 @@
-"""Methods against client drift: a proximal term, control variates, or a contrastive loss."""
+"""Methods against client drift: by a term of the loss, control variates, or averages per step."""
 
 from dataclasses import replace
 from functools import reduce

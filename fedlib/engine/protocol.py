@@ -89,15 +89,17 @@ class Phase:
         loss: name of the algorithm's method that is minimised. Default: ``"loss"``.
         stop: early stopping, None for none. Default: None.
         random_inputs: pairs (name, count) of random numbers that the loss needs: uniform in [0, 1),
-            ``[B, count]``, in ``batch.random[name]``. See ``numbers_of`` for the counts.
+            ``[B, count]``, in ``batch.random[name]``. See ``numbers_of`` for the counts. Default:
+            none.
         monitor: the validation loss of early stopping: ``"nll"``, the negative log-likelihood of
             the algorithm's predictions, or ``"loss"``. Default: ``"nll"``.
-        scope: restricts ``train`` to ``"local"`` or ``"shared"`` parameters, or ``"both"``.
-            Default: ``"both"``.
+        scope: ``"local"`` or ``"shared"`` restricts ``train`` to these parameters, ``"both"`` does
+            not. Default: ``"both"``.
         steps_per_batch: optimiser steps on each mini-batch. Default: 1.
         project: name of a method ``(net, params, ctx, batch)`` that returns new values of trained
-            parameters after each mini-batch, such as a projection; ``""`` for none.
+            parameters after each mini-batch, such as a projection; ``""`` for none. Default: none.
         steps: number of mini-batches of every client, in place of ``epochs``; None for ``epochs``.
+            Default: None.
 
     >>> FedAvg(epochs=2).phases()
     (Phase(optimizer=Optimizer(), epochs=2),)
@@ -309,8 +311,7 @@ class Algorithm(Protocol):
     def shares_asked(self) -> tuple[str, ...]:
         """Names of conditions whose distribution p(condition | s) clients report to the server.
 
-        For instance ("label",). Read by deployments over a network, in which the server has no
-        data.
+        For instance ("label",). Read by deployments over a network, whose server has no data.
 
         Default: none.
         """
@@ -395,8 +396,7 @@ class Algorithm(Protocol):
             state: the state after ``choose``.
             clients: indices of the group, int64 ``[clients]``.
 
-        Default: the ``server_params``, repeated, and the clients' own
-        ``client_params``.
+        Default: the ``server_params``, repeated, and the clients' own ``client_params``.
         """
 
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
@@ -419,6 +419,10 @@ class Algorithm(Protocol):
         """Return constants of a round that all clients share, without a client axis.
 
         Called for each group of clients in training and evaluation.
+
+        Args:
+            fed: the federation.
+            state: the current state.
 
         Default: none.
         """
@@ -649,7 +653,12 @@ class Algorithm(Protocol):
     def log_metrics(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return quantities to log: scalars, ``[experts]`` or ``[item, experts]``, by name.
 
-        Called after every evaluated round.
+        Called before round 0 and after every round. Scalars are always logged, others in evaluated
+        rounds only.
+
+        Args:
+            fed: the federation that the algorithm is trained on.
+            state: the current state, in evaluated rounds after ``assign_clusters``.
 
         Default: none.
         """

@@ -22,8 +22,8 @@ BUDGET = 2**26  # elements that one batched prediction may gather
 READ = 2**14  # texts per forward pass of the recurrent networks of several clients
 MOST = 1000  # test examples that every client predicts; changes what is measured
 UNEQUAL = 64  # times the mean size, above which a client is a group of its own
-AT_ONCE = 128  # examples of a client per forward pass of frozen parameters, and
-TOGETHER = 16  # clients in it
+# Examples of a client, and clients, per forward pass of parameters that a phase does not train.
+AT_ONCE, TOGETHER = 128, 16
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,6 +69,9 @@ class LabelledExamples(NamedTuple):
 
         Args:
             name: a column of numbers, or of dates as text in ISO format.
+
+        Raises:
+            ValueError: if there is no such column, or a value is missing or no time.
         """
         values = self.column(name, "when is it from")
         if values.dtype.kind == "U":  # as text, 10 would sort before 9

@@ -88,7 +88,7 @@ class MatchedHoldout:
         ours = train if self.source == "train" else test
         rows = np.arange(len(ours.labels))
         if self.group is not None:
-            known, theirs = _numbered(self.group, "which group is it of", train, test)
+            known, theirs = _numbered(self.group, GROUP, train, test)
             apart = np.flatnonzero(~np.isin(theirs, known))
             if not len(apart):
                 instead = f"use HoldoutByColumn(group={self.group!r}, merge=True)"

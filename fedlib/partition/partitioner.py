@@ -259,11 +259,15 @@ class LabelPermuted(SideInformation):
     def tables(self, seed: int, classes: int) -> Ints:
         """Return the permutations, in which label c becomes ``tables[k, c]``.
 
-        Raises:
-            ValueError: if there are not that many permutations of the classes.
+        Args:
+            seed: the seed.
+            classes: the number of classes.
 
         Returns:
             int64 ``[permutations, classes]``, all different; the first one is the identity.
+
+        Raises:
+            ValueError: if there are not that many permutations of the classes.
         """
         available = math.factorial(min(classes, 20))
         what = f"different permutations of {classes} classes"

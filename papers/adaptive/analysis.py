@@ -48,8 +48,8 @@ def sizes(frame: pd.DataFrame) -> pd.DataFrame:
 
 def largest(table: pd.DataFrame) -> pd.DataFrame:
     """Return which part of the clients uses the most popular cluster, of a table of `sizes`."""
-    clients = table.groupby([c for c in table if c not in ("rank", "value")], dropna=False)["value"]
-    return table.assign(value=table["value"] / clients.transform("sum"))[table["rank"].eq(1)]
+    values = table.groupby([c for c in table if c not in ("rank", "value")], dropna=False)["value"]
+    return table.assign(value=table["value"] / values.transform("sum"))[table["rank"].eq(1)]
 
 
 def at_most(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
@@ -152,8 +152,8 @@ def worth(frame: pd.DataFrame) -> pd.DataFrame:
     """Return, for every run of a mixture, what it is worth against the best choice of one expert.
 
     Columns method, p, J, eps, seed; ``mixture``; ``oracle``, the mean accuracy if every client knew
-    which expert is best on its tests, which nobody can; ``client_params``, the share of the clients
-    for whom that is the local one; ``entropy`` of the gate, 1 where it trusts all alike.
+    which expert is best on its tests, which nobody can; ``local``, the share of the clients for
+    whom that is the local one; ``entropy`` of the gate, 1 where it trusts all alike.
     """
     each = frames.last(frame, "expert_accuracy")
     own = each["expert"].eq(_by_run(each)["expert"].transform("max"))

@@ -34,9 +34,9 @@ class Adaptive(common.AtHome):
     """The clusters, how they are explored, and what clients train for themselves.
 
     ``js`` are the numbers of clusters and ``eps`` the rates of exploration that are compared, at
-    each majority fraction of ``ps``; where ``all_examples`` names some of them, at the others only
-    the most clusters, explored most and not at all. ``cluster``, ``client_params`` and ``gate`` are
-    the optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released, ``own`` and
+    each majority fraction of ``ps``; where ``whole`` names some of them, at the others only the
+    most clusters, explored most and not at all. ``cluster``, ``local`` and ``gate`` are the
+    optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released, ``own`` and
     ``chooser`` are the networks of the local expert and the gate (None: the task's). ``eager`` is
     how many times larger the rate of a gate is that does leave its initial weights. At ``some_p``
     the released protocol is judged and other ways to find three clusters are compared, of which

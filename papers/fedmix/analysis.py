@@ -701,7 +701,7 @@ def audited(frame: pd.DataFrame, method: str, message: str, seed: int) -> pd.Dat
 def shares(audit: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return a table of label shares, one row per client and one column per class; may be empty.
 
-    ``audit_labels`` has the rows of one run, ``metric`` is the truth or one of the reconstructions.
+    ``audit`` has the rows of one run, ``metric`` is the truth or one of the reconstructions.
     """
     rows = audit[audit["metric"] == metric].assign(item=lambda r: r["item"].astype(int))
     return rows.set_index(["client", "item"])["value"].unstack()

@@ -354,7 +354,7 @@ def prefixes(
 ) -> np.ndarray:
     """Return the accuracy of the federation with none, one, ..., all clients converted.
 
-    ``before`` and ``first_stage`` are the clients' accuracies without and with a mixture, ``sizes``
+    ``before`` and ``after`` are the clients' accuracies without and with a mixture, ``sizes``
     their weights, ``order`` that in which they are converted. 004's released code reports the
     largest of these M + 1 numbers.
     """

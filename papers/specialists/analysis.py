@@ -31,7 +31,7 @@ def scores(
     """Return what each run ended with: global, own and validation accuracy.
 
     Columns method, seed, p, q or alpha as the frame has them, metric and value, with ``each`` also
-    client; of the first ``num_clients`` clients, for which the personal stages were trained.
+    client; of the first ``clients`` clients, for which the personal stages were trained.
     """
     ends = [frames.ended(frame, m, clients, each=each).assign(metric=m) for m in metrics]
     return pd.concat(ends, ignore_index=True)
