@@ -439,6 +439,7 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     places = _places()
     names = sorted(known, key=lambda name: (name == CALLED, places.get(name, len(places))))
     if not names and not absent:
+        _keep_inside(figure)
         return
     # As many columns as fit: of each a handle, and letters of its longest name, in inches.
     columns = max(len(names), 1)
@@ -453,6 +454,20 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     handles, called = [known[name] for name in names], [title(name) for name in names]
     legend = figure.legend(handles, called, title=above or None, **how)
     legend.get_title().set_color("grey")
+    _keep_inside(figure)
+
+
+def _keep_inside(figure: Figure) -> None:
+    """Break titles and labels of x that leave the figure into lines as wide as their axes.
+
+    How much of a figure its axes take is only known once it is laid out.
+    """
+    figure.draw_without_rendering()
+    for ax in figure.axes:
+        for text in (ax.title, ax.xaxis.label):
+            box = text.get_window_extent()
+            if box.x0 < 0 or box.x1 > figure.bbox.x1:
+                _break(text, ax.get_window_extent().width / figure.dpi)
 
 
 def _break(text: Text, inches: float) -> None:

@@ -53,9 +53,12 @@ def legend(figure):
 
 LONG = "CIFAR-100, a sample of its images (standard)"
 TWO = curve(FedAvg=0.2, FedMix=0.6)
+FIVE = pd.concat(TWO.assign(seed=seed) for seed in range(5))
 MANY = curve(**{f"{m}, K = {k}": 0.1 * k for m in ("Biased FedAvg", "Mixture") for k in (2, 4, 8)})
 # On MNIST all are close, and numbers below the axis are long.
-CLOSE = curve(**{"FedMix, K = 2": 0.9696, "Biased FedAvg": 0.9822, "FedAvg": 0.98, "Local": 0.963})
+CLOSE = curve(
+    **{"FedMix, K = 2 + pruning": 0.9696, "Biased FedAvg": 0.9822, "FedAvg": 0.98, "Local": 0.963}
+)
 CLOSE = CLOSE.query("round == 4")
 GROUPS = ["row", "group", "mean", "low", "high", "values"]
 ROWS = pd.DataFrame(
@@ -79,12 +82,16 @@ PLANE = at_places(theme().floor, FEDAVG, FEDMIX, p=(0.2, 0.6, 1.0))
 COSTS = TWO.query("round > 0").assign(at=TWO["method"] + TWO["round"].astype(str))
 WAYS = at_places(FEDMIX, FEDAVG, way=[*"uvw"]).query("metric == 'x'")
 SIDES = pd.DataFrame({"method": "a", "seed": [0, 0, 1], "client": [0, 1, 0], "x": 0.1, "y": 0.2})
+LOCAL = "mean client test accuracy"
+EPOCH = "change of accuracy by the local epoch"
+SKEWED = "Rotated MNIST, label skew (reduced)"
 FIELDS = {
+    "two cells": lambda: plotting.grid([[Cell(n, FIVE, ylabel=LOCAL) for n in ("a", SKEWED)]]),
     "curves": lambda: plotting.curves({"a": TWO, LONG: MANY}, ylabel="y", at=[2], mark="half"),
     "grid": lambda: plotting.grid([[Cell(LONG, MANY, ylabel="y"), Cell("b", TWO)]], heading="all"),
     "over": lambda: plotting.over({LONG: MANY, "b": TWO}, x="round", xlabel="x", ylabel="y"),
     "gaps": lambda: plotting.gaps({"a": PLANE, LONG: PLANE}, [(FEDMIX, FEDAVG)], x="p", xlabel="p"),
-    "standings": lambda: plotting.standings(dict.fromkeys(("a", LONG, "c"), CLOSE), xlabel="x"),
+    "standings": lambda: plotting.standings(dict.fromkeys(("a", LONG, "c"), CLOSE), xlabel=EPOCH),
     "points": lambda: plotting.points(TWO.assign(at="a"), "at", ylabel="y", marks={"a": 0.5}),
     "cumulative": lambda: plotting.cumulative({"a": TWO, LONG: MANY}, xlabel="x"),
     "dots": lambda: plotting.dots({"a": ROWS, LONG: ROWS}, xlabel="x", black="published"),
