@@ -10,6 +10,7 @@ from fedlib.data import DatasetError
 from fedlib.engine.evaluate import evaluate, evaluate_everywhere, evaluate_global
 from fedlib.federation import Federation
 from fedlib.tasks import Task
+from fedlib.values import check_choice
 from fedrun.experiment import NONE, Experiment, Result, built
 from fedrun.provenance import data_of
 
@@ -46,11 +47,6 @@ def by_client(fed: Federation, measure: str) -> dict[int, float]:
     return dict(zip(whole.ids.tolist(), found.tolist(), strict=True))
 
 
-def accuracy_of_majority(fed: Federation, split: str) -> float:
-    """Return the mean of ``by_client`` over the clients that have examples; NaN if none has."""
-    return mean_of(by_client(fed, split))
-
-
 def mean_of(accuracies: dict[int, float]) -> float:
     """Return the mean of the numbers that are not NaN; NaN if there are none."""
     known = [a for a in accuracies.values() if a == a]
@@ -64,13 +60,18 @@ def majority_accuracy(experiment: Experiment, split: str = "test") -> float:
         experiment: the experiment, whose federation is built.
         split: "validation" or "test". Default: "test".
 
+    Returns:
+        the mean over the clients that have examples; NaN if none has.
+
     Raises:
+        UnknownName: for another split.
         DatasetError: if the data are not there.
 
     >>> 0 < majority_accuracy(tiny) < 1
     True
     """
-    return accuracy_of_majority(built(experiment), split)
+    check_choice("split", split, ("validation", "test"))
+    return mean_of(by_client(built(experiment), split))
 
 
 class Baselines:

@@ -165,10 +165,9 @@ class Experiment:
         if self.stop is not None and (self.select != "last" or not self.evaluate_every):
             need = "evaluate_every of at least 1, the interval of its checks, and select='last'"
             raise ValueError(f"stop selects the best of its own checks: it needs {need}")
-        names = [*SCORES, *(metric.name for metric in self.metrics)]
-        for name in (name for name in names if names.count(name) > 1):
-            why = "every run logs it" if name in SCORES else "two of them have it"
-            raise ValueError(f"Experiment.metrics: {name!r} must be a name of its own, but {why}")
+        names = [metric.name for metric in self.metrics]
+        if len({*names, *SCORES}) < len(names) + len(SCORES):
+            raise ValueError(f"metrics must have different names, none of {SCORES}, got {names}")
 
     @property
     def key(self) -> str:

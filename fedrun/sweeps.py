@@ -59,6 +59,7 @@ def sweep(
     Raises:
         SweepFailed: if runs failed or their workers were killed, after all other runs have
             finished. A cluster first tries a run whose node was lost on another node.
+        ValueError: if ``workers`` is less than 1.
 
     >>> grid = [Experiment(tiny.task, FedProx(mu=m), 2, 2, s) for m in (0.1, 1.0) for s in (0, 1)]
     >>> results = sweep(grid, workers=1, progress=False)  # workers=4 trains four runs at a time
@@ -81,6 +82,8 @@ def train_missing(
 ) -> None:
     """Train those of ``experiments`` that are not stored; arguments and errors as of ``sweep``."""
     asked = [check_type("experiments", e, Experiment).pinned() for e in experiments]
+    if workers < 1:
+        raise ValueError(f"workers must be >= 1, got {workers}")
     # Twice: stored runs do not match a first stage that the first pass has trained again.
     for _ in range(2):
         if not (missing := _lacking(asked)):

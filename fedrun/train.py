@@ -20,7 +20,7 @@ import torch
 
 from fedlib import paths
 from fedlib.algorithms import FedAvg, MajorityClass
-from fedlib.algorithms.local import Finetuning
+from fedlib.algorithms.local import LaterStage
 from fedlib.engine import Report, State, TrainingDiverged, play_round
 from fedlib.engine.evaluate import (
     Scores,
@@ -39,7 +39,7 @@ from fedlib.progress import Watcher, callback, quiet
 from fedlib.tasks import device_name, pick_device
 from fedlib.values import check_type, short_repr
 from fedrun import provenance, store
-from fedrun.baseline import BelowBaseline, accuracy_of_majority
+from fedrun.baseline import BelowBaseline, by_client, mean_of
 from fedrun.experiment import SCORES, Experiment, Log, Result, built, key_in, on_host, spec_of
 from fedrun.files import Damaged, StoreError
 from fedrun.store import Checkpoint, RunDiverged, RunFolder, load_model, moved
@@ -330,7 +330,7 @@ def require_params(algorithm: FedAvg, state: State) -> None:
             raise ValueError(f"{kind}.phases: {why}; `Phase.train` names those to train")
     for phase, names in zip(phases, moving, strict=True):
         idle = not names and (phase.scope != "both" or not any(moving))
-        if idle and not isinstance(algorithm, Finetuning):
+        if idle and not isinstance(algorithm, LaterStage):
             local = ", ".join(state.client_params) or "none"
             raise ValueError(f"{kind}: {phase} trains no parameter; local parameters are {local}")
 
@@ -428,7 +428,7 @@ class Training:
         if "validation_accuracy" not in found.logged:
             return
         mine = found.final("validation_accuracy")
-        if mine <= (floor := accuracy_of_majority(self.fed, "validation")):
+        if mine <= (floor := mean_of(by_client(self.fed, "validation"))):
             kind, less = type(e.algorithm).__name__, "no better than the majority-class baseline"
             told = f"{mine:.3f} against {floor:.3f} on the clients' validation examples"
             more = "try larger learning rates or more rounds"

@@ -14,7 +14,7 @@ import torch
 from benchmarks import algorithms
 from benchmarks.robustness.plan import Plan, Row, judged
 from fedlib.algorithms import FedAvg, Mixture
-from fedlib.algorithms.local import Finetuning
+from fedlib.algorithms.local import LaterStage
 from fedlib.engine import evaluate, evaluate_everywhere, evaluate_global, play_round
 from fedlib.federation import ClientData, Federation
 from fedlib.models import MLP, FunctionalModel
@@ -58,7 +58,7 @@ def federation(labels: Labels, held: int = 6, seed: int = 0) -> Federation:
 def played(algorithm: Any, fed: Federation, rounds: int = 2) -> None:
     """Play rounds with everybody, and evaluate; AssertionError for a number that is not finite."""
     first = None
-    if isinstance(algorithm, Finetuning | Mixture):
+    if isinstance(algorithm, LaterStage | Mixture):
         first = _rounds(getattr(algorithm, "of", FedAvg()), fed, None, rounds)
     state = algorithm.assign_clusters(fed, _rounds(algorithm, fed, first, rounds))
     for part in (fed.validation, fed.test):

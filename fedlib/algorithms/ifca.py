@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlib.algorithms.arithmetic import one_hot
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.interface import *
-from fedlib.metrics import truth
+from fedlib.metrics import true_groups
 
 CLUSTERS = "clusters."
 FIT = "settled/fit"  # losses of clients under every cluster; dropped when a round is played
@@ -317,7 +317,7 @@ class IFCA(FedAvg):
         fit = state.server_memory[FIT][order].nan_to_num(torch.inf)
         seen |= {"clusters": mine, "cluster_share": mine.mean(0), "cluster_nll": fit}
         for name in fed.kinds:
-            true = truth(fed.train.side[name].cpu().numpy(), np.asarray(fed.train.sizes))
+            true = true_groups(fed.train.side[name].cpu().numpy(), np.asarray(fed.train.sizes))
             if true is not None:
                 index = adjusted_rand_score(true, best.cpu().numpy())
                 seen[f"recovery:{name}"] = torch.tensor(index, dtype=torch.float64)

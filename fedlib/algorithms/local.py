@@ -91,7 +91,7 @@ class Local(NoServer):
 
 
 @dataclass(frozen=True)
-class Finetuning(NoServer):
+class LaterStage(NoServer):
     """A base class of later stages, whose model predicts as that of an algorithm ``of`` does.
 
     Subclasses override ``init`` and ``phases``. The shared parameters of the first stage do not
@@ -113,11 +113,11 @@ for hook in (
     "_optional", "local", "client_constants", "round_constants", "shared_forward", "predict",
     "new_client_output", "combine_clients", "assign_clusters",
 ):  # fmt: skip
-    setattr(Finetuning, hook, wrapped(hook))
+    setattr(LaterStage, hook, wrapped(hook))
 
 
 @value(kind="Newcomers")
-class NewClients(Finetuning):
+class NewClients(LaterStage):
     """New clients that join after the training of ``of`` and fit its local parameters.
 
     A new client downloads the shared parameters and sends nothing. It trains the local parameters
@@ -254,7 +254,7 @@ def log_shares(counts: Tensor, examples: int) -> Tensor:
 
 
 @value(kind="Densities")
-class VAEDensity(Finetuning):
+class VAEDensity(LaterStage):
     """A variational auto-encoder per client, whose density weights clients for new clients.
 
     Predictions for a new client's example x weight the clients s by p(s|x) in place of p(s).

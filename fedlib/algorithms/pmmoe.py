@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 from fedlib.algorithms.arithmetic import one_hot
 from fedlib.algorithms.fedavg import FedAvg, local_names
 from fedlib.algorithms.interface import *
-from fedlib.algorithms.local import Finetuning
+from fedlib.algorithms.local import LaterStage
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, SplitModel
 from fedlib.engine.width import group_by_size
@@ -23,7 +23,7 @@ LOGITS, REST, ENTRY = "logits", "rest", "entry"
 
 
 @value
-class PMMoE(Finetuning):
+class PMMoE(LaterStage):
     """A gate G_j per client j mixes the private parts v_1 ... v_M of a trained federation.
 
         a      = softmax G_j(x),  restricted to the ``top`` largest

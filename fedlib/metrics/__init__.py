@@ -110,7 +110,7 @@ def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:
     return 0.5 * (w.sum(0) ** 2 - (resultant**2).sum(-1)).clamp(min=0)
 
 
-def truth(values: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
+def true_groups(values: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
     """Return the true group of every client, ``[clients]``, or None if there is none.
 
     A client has a group if the side information of all its examples is equal.

@@ -253,7 +253,7 @@ class FromFunction(Architecture):
         try:
             module = self._made()
             with torch.no_grad():
-                h = module.eval()(some(shape, 2, reads_tokens(self, module)))
+                h = module.eval()(dummy_batch(shape, 2, reads_tokens(self, module)))
             if h.ndim != 2 or len(h) != 2:
                 raise ValueError(f"makes {list(h.shape)} of two examples, not features [2, D]")
         except Exception as error:  # a user-defined function may raise anything
@@ -283,7 +283,7 @@ def reads_tokens(family: Any, module: nn.Module) -> bool:
     return embeds if told is None else told
 
 
-def some(shape: tuple[int, ...], count: int, tokens: bool, padding: int = 0) -> Tensor:
+def dummy_batch(shape: tuple[int, ...], count: int, tokens: bool, padding: int = 0) -> Tensor:
     """Return artificial examples for a dry run, in the layout in which modules receive them.
 
     Args:

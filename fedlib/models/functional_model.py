@@ -12,14 +12,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from fedlib.models.architectures import (
-    SMALL,
-    Params,
-    arriving,
-    reads_tokens,
-    seeded,
-    some,
-)
+from fedlib.models.architectures import SMALL, Params, arriving, dummy_batch, reads_tokens, seeded
 from fedlib.models.batch import Batch, Statistics
 from fedlib.models.interception import FEW, BatchNorm, Interceptor, blamed, drawn_by, is_statistic
 from fedlib.values import short_repr
@@ -107,7 +100,7 @@ class FunctionalModel:
                 case (nn.Module() as base, width) if hasattr(width, "__index__"):
                     if any(isinstance(m, LazyModuleMixin) for m in base.modules()):
                         with torch.no_grad():  # lazy layers get their weights in a forward pass
-                            base.eval()(some(self.shape, 2, reads_tokens(self._spec, base)))
+                            base.eval()(dummy_batch(self.shape, 2, reads_tokens(self._spec, base)))
                         base.train()
                     return Classifier(base, width, self.classes)
                 case made:
@@ -213,8 +206,9 @@ class FunctionalModel:
         for name, owner, key in _slots(twin):
             params[name] = params[name] + 0.01 * torch.rand(params[name].shape, generator=draw)
             owner[key].copy_(params[name])
-        padding = (getattr(m, "padding_idx", None) for m in base.modules())
-        x = some(self.shape, 3, self.reads_tokens, next((i for i in padding if i is not None), 0))
+        paddings = (getattr(m, "padding_idx", None) for m in base.modules())
+        padding = next((i for i in paddings if i is not None), 0)
+        x = dummy_batch(self.shape, 3, self.reads_tokens, padding)
         held = {**params, **dict(base.named_buffers())}
         kept = {n: (t.clone(), t._version) for n, t in held.items() if "batches_tracked" not in n}
         try:

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 import fedlib.engine
 from fedlib import MajorityClasses, MatchedHoldout, Task, adam, sgd
 from fedlib import algorithms as alg
-from fedlib.algorithms.local import Finetuning
+from fedlib.algorithms.local import LaterStage
 from fedlib.engine import Cohort, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.models import MLP, FastText, FunctionalModel
@@ -47,7 +47,7 @@ def arrays(leaves):
 
 def begun(algorithm, fed, seed=0, first=None):
     """The first state; a second stage follows three rounds of its first."""
-    if first is None and isinstance(algorithm, Finetuning | alg.Mixture):
+    if first is None and isinstance(algorithm, LaterStage | alg.Mixture):
         first, _ = play(getattr(algorithm, "of", alg.FedAvg(**FAST)), fed, seed=seed)
     return algorithm.init(fed, seed, first)
 

@@ -20,7 +20,7 @@ import fedlib.algorithms
 from benchmarks.determinism.deviation import Deviation, compare, distance
 from benchmarks.determinism.subjects import subjects
 from fedlib import FedAvg, FedBN, FedMix, Local, Mixture
-from fedlib.algorithms.local import Finetuning
+from fedlib.algorithms.local import LaterStage
 from fedlib.engine import EarlyStop, State, play_round
 from fedlib.engine.width import CACHE_BYTES, Width
 from fedlib.models import MLP, FunctionalModel
@@ -116,7 +116,7 @@ def test_the_order_of_rows_changes_no_bit(kind, algorithm):
 def resumed(algorithm):
     """A short run of an algorithm, after a first stage if it needs one."""
     first, how = None, {"rounds": 3, "cohort": 3, "evaluate_every": 2}
-    if isinstance(algorithm, Finetuning | Mixture):
+    if isinstance(algorithm, LaterStage | Mixture):
         first = Experiment(TASK, getattr(algorithm, "of", FedAvg(**FAST)), 1, cohort=6)
     return Experiment(TASK, algorithm, **how, first_stage=first)
 

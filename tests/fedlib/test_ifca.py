@@ -14,7 +14,7 @@ from fedlib import Task, adam, sgd
 from fedlib.algorithms import IFCA, FedAvg, Local, Mixture, ifca
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN
 from fedlib.engine import State, evaluate, play_round
-from fedlib.metrics import truth
+from fedlib.metrics import true_groups
 from fedlib.models import MLP, select_prefix
 from fedlib.partition import IID, LocalHoldout, MatchedHoldout, RepeatedPartition, Rotated
 from fedlib.randomness import generator
@@ -322,9 +322,9 @@ def test_one_cluster_is_the_mixture_of_001():
 
 def test_groups_are_true_where_all_examples_of_a_client_agree():
     values = np.array([1, 1, 0, 0, 0])
-    assert truth(values, np.array([2, 3])).tolist() == [1, 0]
-    assert truth(values, np.array([3, 2])) is None
-    assert truth(values[2:], np.array([0, 3])) is None
+    assert true_groups(values, np.array([2, 3])).tolist() == [1, 0]
+    assert true_groups(values, np.array([3, 2])) is None
+    assert true_groups(values[2:], np.array([0, 3])) is None
 
 
 def test_clusters_are_compared_with_the_orientations_of_the_clients():

@@ -13,7 +13,7 @@ from fedlib import IID, MLP, FastText, LabelPermuted, NaturalPartition, Rotated,
 from fedlib import data as datasets
 from fedlib.algorithms import IFCA, FedAMP, FedAvg, FedMix, Local, Mixture, PMMoE, PrunedFedMix
 from fedlib.algorithms.fedmix import MEMORY
-from fedlib.algorithms.local import Finetuning
+from fedlib.algorithms.local import LaterStage
 from fedlib.engine import evaluate, evaluate_global, play_round, select
 from fedlib.engine.as_module import module_of
 from fedlib.engine.protocol import train_view
@@ -51,7 +51,7 @@ def changed(fed, pixels, labels):
 
 def first_of(algorithm, fed, rounds):
     """The state that a second stage begins with."""
-    if not isinstance(algorithm, Finetuning | Mixture):
+    if not isinstance(algorithm, LaterStage | Mixture):
         return None
     return states(getattr(algorithm, "of", FedAvg(**FAST)), fed, rounds)[-1][0]
 

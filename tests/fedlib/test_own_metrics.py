@@ -139,7 +139,7 @@ class Accuracy(Metric):
 
 
 def test_a_metric_must_not_have_the_name_of_one_that_every_run_logs(places):
-    with pytest.raises(ValueError, match="'accuracy' must be a name of its own, but every run"):
+    with pytest.raises(ValueError, match=r"none of \('accuracy', .*, got \['accuracy'\]"):
         replace(tiny, metrics=(Accuracy(),))
 
 
