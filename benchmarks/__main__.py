@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     if processor.pinned() and processor.has_wider() and asked.device.type == "cpu":
         words = sys.argv[1:] if arguments is None else arguments
         again = [sys.executable, "-m", "benchmarks", *words]
-        subprocess.run(again, env=processor.free(), check=True)
+        subprocess.run(again, env=processor.unpinned_environment(), check=True)
 
 
 def _write(folder: Path, frame: pd.DataFrame) -> None:

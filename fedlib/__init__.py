@@ -55,13 +55,12 @@ __version__ = "0.3.0"
 if os.environ.get(VARIABLE) == "1":  # else torch is left as the user has it
     pin()
 
-# What is offered, by the room that it comes from: what __init__.pyi tells type checkers, too.
+# The public names by the module that defines them, read from what __init__.pyi tells type checkers.
 _STUB = Path(__file__).with_name("__init__.pyi").read_text("utf-8")
 _TOLD = re.findall(r"^from fedlib(?:\.(\S+))? import (\w+)", _STUB, re.MULTILINE)
 _HOMES = {name: room for room, name in _TOLD if room}
 _ROOMS = [name for room, name in _TOLD if not room]
-# Names that earlier releases had; data of these values and their code are read under the old ones,
-# too.
+# Names of earlier releases. Stored specs and printed code of these values are read under both.
 _RENAMED = {
     "Majority": "MajorityClasses",
     "Mirrored": "MatchedHoldout",

@@ -19,7 +19,7 @@ from pathlib import Path
 CPUINFO = Path("/proc/cpuinfo")  # exists on Linux only
 VARIABLE = "FEDLIB_PIN"
 GRAPHS = "FEDLIB_GRAPHS"
-SHARED = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}
+PINS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}
 """The environment variables of torch, oneDNN and MKL, and the values that pin them."""
 _BRANCH, _OFF = 1, 1  # constants of MKL: query the branch; no branch is set
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # constants of glibc's mallopt
@@ -33,9 +33,9 @@ def pin() -> bool:
     have AVX2, or with ``FEDLIB_PIN=0``. Variables that are set already are not changed. Child
     processes inherit the environment.
     """
-    missing = SHARED.keys() - os.environ.keys()
+    missing = PINS.keys() - os.environ.keys()
     if missing and os.environ.get(VARIABLE) != "0" and has_avx2():
-        os.environ.update({name: SHARED[name] for name in missing})
+        os.environ.update({name: PINS[name] for name in missing})
         if "torch" in sys.modules and not _taken():
             for name in missing:
                 del os.environ[name]
@@ -44,13 +44,13 @@ def pin() -> bool:
 
 def pinned() -> bool:
     """Return whether torch is pinned to AVX2 in this process, by ``pin`` or by the user."""
-    asked = all(os.environ.get(name) == value for name, value in SHARED.items())
+    asked = all(os.environ.get(name) == value for name, value in PINS.items())
     return asked and has_avx2() and ("torch" not in sys.modules or _taken())
 
 
-def free() -> dict[str, str]:
+def unpinned_environment() -> dict[str, str]:
     """Return an environment for a process in which torch is not pinned."""
-    kept = {name: value for name, value in os.environ.items() if name not in SHARED}
+    kept = {name: value for name, value in os.environ.items() if name not in PINS}
     return {**kept, VARIABLE: "0"}
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import fedlib  # noqa: F401  # pins torch to AVX2 before it is used
+import fedlib  # noqa: F401  # with FEDLIB_PIN=1 it pins torch before torch is used
 
 _STUB = Path(__file__).with_name("__init__.pyi").read_text("utf-8")
 _HOMES = {

@@ -26,8 +26,8 @@ class Compared(NamedTuple):
     Args:
         method: name of the method.
         mean: mean over seeds.
-        low, high: ends of its 95% confidence interval; NaN for fewer than three seeds, and if all
-            seeds have the same value, of which no interval can be estimated.
+        low, high: ends of its 95% confidence interval; NaN for fewer than three seeds, if a seed
+            has no value, and if all have the same, of which no interval can be estimated.
         seeds: number of runs.
         ahead: mean difference to the first method over the seeds of both; NaN for the first.
         ahead_low, ahead_high: ends of the 95% confidence interval of these paired differences; NaN
@@ -70,15 +70,15 @@ class Comparison(list[Compared]):
         """Return the table as a data frame with a row for each method. This needs pandas."""
         import pandas as pd
 
-        def ends(low: float, high: float, seeds: int) -> str:
+        def ends(mean: float, low: float, high: float, seeds: int) -> str:
             few = ("", "one seed", "two seeds")[seeds] if seeds < LEAST_SEEDS else "equal seeds"
-            return few if isnan(low) else f"{low:.3f} to {high:.3f}"
+            return few * (not isnan(mean)) if isnan(low) else f"{low:.3f} to {high:.3f}"
 
         percentile = "90th percentile" if self.metric.endswith(LOSSES) else "10th percentile"
         rows = {
             r.method: {
-                "seeds": r.seeds, self.metric: r.mean, "95% CI": ends(r.low, r.high, r.seeds),
-                "minus the first": r.ahead, "its 95% CI": ends(r.ahead_low, r.ahead_high, r.pairs),
+                "seeds": r.seeds, self.metric: r.mean, "95% CI": ends(*r[1:5]),
+                "minus the first": r.ahead, "its 95% CI": ends(*r[5:8], r.pairs),
                 "worst client": r.worst, percentile: r.tenth, "spread": r.spread,
                 "majority class": r.majority,
             }

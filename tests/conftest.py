@@ -61,7 +61,7 @@ def places(tmp_path, monkeypatch):
 
 def alone(code, *arguments, **variables):
     """What a process of its own comes to that runs some code, pinned to no processor before."""
-    clean = {n: v for n, v in os.environ.items() if n not in (*processor.SHARED, "FEDLIB_PIN")}
+    clean = {n: v for n, v in os.environ.items() if n not in (*processor.PINS, "FEDLIB_PIN")}
     how = {"env": clean | variables, "capture_output": True, "text": True}
     return subprocess.run([sys.executable, "-c", code, *arguments], **how)
 

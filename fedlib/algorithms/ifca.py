@@ -332,7 +332,7 @@ def log_probs(net: Net, params: Params, x: Tensor) -> Tensor:
     return map_experts(lambda w, x: {"logp": net.logp({**rest, **w}, x)}, own, x)["logp"]
 
 
-def count(params: Params) -> int:
+def num_clusters(params: Params) -> int:
     """Return the number J of clusters in shared parameters; 1 for a plain model."""
     return next((len(t) for n, t in params.items() if n.startswith(CLUSTERS)), 1)
 
@@ -344,7 +344,7 @@ def pick(shared: Params, choice: Tensor) -> Params:
     return {**own, **{n: t.expand(len(choice), *t.shape) for n, t in rest.items()}}
 
 
-def used(first: State) -> Params:
+def used_clusters(first: State) -> Params:
     """Return the shared parameters without clusters that are no client's best."""
     best = best_fit(first).unique()
     return {n: t[best] if n.startswith(CLUSTERS) else t for n, t in first.server_params.items()}

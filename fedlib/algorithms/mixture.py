@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from fedlib.algorithms.ifca import CLUSTERS, FIT, count, log_probs, used
+from fedlib.algorithms.ifca import CLUSTERS, FIT, log_probs, num_clusters, used_clusters
 from fedlib.algorithms.interface import *
 from fedlib.algorithms.local import NoServer
 
@@ -107,7 +107,7 @@ class Mixture(NoServer):
             raise ValueError(f"Mixture follows {which}: give that experiment as {stage}; {own}")
         if self.used_only and FIT not in first.server_memory:
             raise ValueError("used_only leaves out clusters: it is for a Mixture after IFCA")
-        shared = used(first) if self.used_only else first.server_params
+        shared = used_clusters(first) if self.used_only else first.server_params
         fresh = fed.net.like(self.expert).init(torch_seed(seed, "model", 2))
         shapes = {n: t.shape for n, t in fresh.items()}
         if {n: t.shape[1:] for n, t in first.client_params.items()} == shapes:
@@ -117,7 +117,7 @@ class Mixture(NoServer):
             fresh = first.server_params if like else fresh
             mine = broadcast_to_clients(add_prefix(fresh, OWN), fed)
         if self.pool != "mean":
-            outputs = count(shared) + 1 if count(shared) > 1 else 1
+            outputs = clusters + 1 if (clusters := num_clusters(shared)) > 1 else 1
             gate = fed.net.like(self.gate, outputs).init(torch_seed(seed, "model", 1))
             mine |= broadcast_to_clients(add_prefix(gate, GATE), fed)
         if self.train_global:

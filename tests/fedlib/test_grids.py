@@ -1,6 +1,7 @@
 """Values of hyper-parameters are combined, and chosen on validation examples only."""
 
 from dataclasses import replace
+from math import isnan
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ from fedlib.values import UnknownName
 from fedrun import Result, best, compare, grid, tiny
 from fedrun.experiment import SCHEMA
 
+VALIDATED = "validation_accuracy"
 RATES = [sgd(0.01), sgd(0.1), sgd(1.0)]
 
 
@@ -49,6 +51,13 @@ def test_the_best_of_each_method_is_that_of_validation_over_seeds_and_never_of_t
         with pytest.raises(ValueError, match=words):
             best(wrong)
     assert best([]) == {} and type(tiny.algorithm) is FedAvg
+
+
+def test_seeds_without_a_value_have_no_interval_and_are_not_said_to_be_equal(places):
+    """As those without test examples; three of them were outside of the limits, 0 to 1."""
+    found = compare({"mine": [told(replace(tiny, seed=s), None) for s in range(3)]}, VALIDATED)
+    assert isnan(found[0].mean) and isnan(found[0].low)
+    assert [*found.to_frame()["95% CI"]] == [""] and VALIDATED in str(found)
 
 
 def test_settings_whose_stages_have_the_seed_of_the_run_are_the_same():

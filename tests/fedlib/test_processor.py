@@ -87,9 +87,9 @@ def test_a_torch_that_has_computed_is_left_alone(chosen):
 import os, torch
 {chosen}
 from fedlib import PINNED
-from fedlib.processor import SHARED
+from fedlib.processor import PINS
 wide = torch.backends.cpu.get_cpu_capability() != "AVX2"
-print(PINNED, PINNED == all(n in os.environ for n in SHARED), wide)
+print(PINNED, PINNED == all(n in os.environ for n in PINS), wide)
 """
     pinned, same, wide = alone(asks, FEDLIB_PIN="1").stdout.split()
     assert same == "True"
