@@ -22,6 +22,7 @@ from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, dataclass_transform, overload
 
+PACKAGES = ("fedlib", "fedrun")  # of the library, as opposed to user-defined code
 _KINDS: dict[str, type] = {}
 _BITS = 63  # largest size of an integer: enough for seeds, and accepted by all JSON readers
 _MOST_SHOWN = 200  # number of characters of a value in an error message
@@ -380,7 +381,7 @@ def _place(cls: type) -> tuple[str, str]:
 
 
 def _is_ours(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] in ("fedlib", "fedrun")
+    return cls.__module__.partition(".")[0] in PACKAGES
 
 
 def _printed(cls: type) -> str:

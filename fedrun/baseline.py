@@ -14,8 +14,8 @@ from fedlib.values import check_choice
 from fedrun.experiment import NONE, Experiment, Result, built
 from fedrun.provenance import data_of
 
-OF_CLIENTS = "validation", "test", "balanced", "balanced_validation", "everywhere"
-MEASURES = *OF_CLIENTS, "global"
+SPLITS = ("validation", "test", "balanced", "balanced_validation")  # on which clients are scored
+MEASURES = (*SPLITS, "everywhere", "global")
 
 
 class BelowBaseline(UserWarning):

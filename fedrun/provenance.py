@@ -19,10 +19,10 @@ from fedlib.engine import State
 from fedlib.engine.protocol import nbytes
 from fedlib.engine.width import Width
 from fedlib.federation import Federation
+from fedlib.values import PACKAGES
 from fedrun.files import raw
 
 DIRTY, UNKNOWN = "-dirty", "unknown"
-_PACKAGES = "fedlib", "fedrun"  # whose files are the code of a run
 ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set by hooks of other repositories
 CPUS = {"x86_64", "AMD64", "aarch64", "arm64"}  # values of ``device`` for runs on a CPU
 
@@ -187,9 +187,9 @@ def commit() -> str:
         return UNKNOWN
     try:
         # Fails if the package is in the checkout of another project.
-        _git("ls-files", "--error-unmatch", "--", *_PACKAGES)
+        _git("ls-files", "--error-unmatch", "--", *PACKAGES)
         name = _git("describe", "--always", "--abbrev=12")
-        changes = _git("status", "--porcelain", "--untracked-files=normal", "--", *_PACKAGES)
+        changes = _git("status", "--porcelain", "--untracked-files=normal", "--", *PACKAGES)
     except (OSError, subprocess.CalledProcessError) as error:
         why = " ".join(str(getattr(error, "stderr", None) or error).split())
         cloned = any((folder / ".git").exists() for folder in (paths.ROOT, *paths.ROOT.parents))

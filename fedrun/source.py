@@ -25,8 +25,9 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedlib.models import FromFunction
+from fedlib.values import PACKAGES
 
-_VERSIONED = {"fedlib", "fedrun", "torch", "numpy"} | sys.stdlib_module_names
+_VERSIONED = {*PACKAGES, "torch", "numpy"} | sys.stdlib_module_names
 _SCRIPT = {"__main__", "__mp_main__"}  # also a notebook, whose ``__file__`` is that of its kernel
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...))
 _WHOLE = (nn.Module, SimpleNamespace)  # their attributes are part of the digest

@@ -31,7 +31,7 @@ from fedlib.engine.evaluate import (
     measure,
 )
 from fedlib.engine.protocol import eval_view, train_view
-from fedlib.engine.rounds import SPLITS
+from fedlib.engine.rounds import SPLITS as ADAPTED
 from fedlib.federation import Federation
 from fedlib.parallel import all_cores, delay_keyboard_interrupt
 from fedlib.privacy import audit
@@ -39,7 +39,7 @@ from fedlib.progress import Watcher, callback, quiet
 from fedlib.tasks import device_name, pick_device
 from fedlib.values import check_type, short_repr
 from fedrun import provenance, store
-from fedrun.baseline import BelowBaseline, by_client, mean_of
+from fedrun.baseline import SPLITS, BelowBaseline, by_client, mean_of
 from fedrun.experiment import SCORES, Experiment, Log, Result, built, key_in, on_host, spec_of
 from fedrun.files import Damaged, StoreError
 from fedrun.store import Checkpoint, RunDiverged, RunFolder, load_model, moved
@@ -49,14 +49,13 @@ CHECKPOINT_SECONDS, CLUSTER_CHECKPOINT_SECONDS = 60.0, 300.0
 LEAST_ROUNDS = 5  # after which a model should be better than the majority class
 OF_THE_END = ("everywhere_accuracy", "kept_round")  # metrics that only the last round logs
 COHORT_NLL = "cohort_validation_nll"  # the loss that `CohortEarlyStop` checks
-SCORED = ("validation", "test", "balanced", "balanced_validation")
 LOGGED = {  # names that `log_metrics` of an algorithm must not use
     "train_loss", "bytes_down", "bytes_up", "divergence", "examples", "opted_in", "global_accuracy",
     "client_bytes_down", "client_bytes_up", "label_share", "label_set_from_phi",
     COHORT_NLL, *OF_THE_END,
     *(f"labels_from_{part}" for part in ("bias", "weights", "q", "phi", "phi_cohort")),
-    *(f"adapted_{part}_accuracy" for part in SPLITS),
-    *(f"{part}_{of}" for part in SCORED for of in SCORES),
+    *(f"adapted_{part}_accuracy" for part in ADAPTED),
+    *(f"{part}_{of}" for part in SPLITS for of in SCORES),
 }  # fmt: skip
 Progress = bool | Watcher
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedlib.models.batch import Params
 from fedlib.values import ALLOWED, READING, NonNegativeInt, PositiveInt, value
 
-Params = dict[str, Tensor]
 # Several dense networks of at most this many parameters fit into the cache of a CPU core together.
 SMALL = 2**18
 
