@@ -101,8 +101,9 @@ class Comparison(list[Compared]):
         sides = [list(side) for side in zip(*bars, strict=True)] if self else None
         axis.errorbar([r.mean for r in self], names, xerr=sides, fmt="o", label="mean, 95% CI")
         axis.plot([r.worst for r in self], names, "x", color="0.4", label="worst client")
-        for line in {r.majority for r in self if not isnan(r.majority)}:
-            axis.axvline(line, color="black", ls="--", lw=1, label="majority-class baseline")
+        for i, line in enumerate({r.majority for r in self if not isnan(r.majority)}):
+            label = "_" * (i > 0) + "majority-class baseline"  # one entry of the legend
+            axis.axvline(line, color="black", ls="--", lw=1, label=label)
         axis.set(xlabel=self.metric)
         axis.legend()
         return axis

@@ -632,8 +632,7 @@ class Training:
         if e.select == "last" and e.stop is None:
             return
         if not len(some):
-            why = "no validation examples: the best round cannot be selected, nor training stopped"
-            raise ValueError(why)
+            raise ValueError("no validation examples: no round can be selected or stopped at")
         if not completed and e.select != "best":
             return
         if e.stop is not None:

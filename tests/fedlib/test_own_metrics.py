@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
 from fedlib import (
@@ -109,6 +110,9 @@ def test_compare_tells_of_clients_and_of_the_baseline(places):
     assert "worst client" in str(found) and "majority class" in found._repr_html_()
     axis = found.plot()
     assert axis.get_xlabel() == "test_accuracy" and len(axis.lines) >= 3
+    axis = compare({"mine": runs, "first": runs[:1]}).plot(plt.figure().gca())
+    texts = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert len(axis.lines) > len(texts) == len({*texts}), "baselines of other seeds, one entry"
     (of_server,) = compare({"mine": runs}, "global_accuracy")
     assert np.isnan(of_server.worst) and 0 < of_server.majority < 0.2
 
