@@ -23,7 +23,7 @@ from papers.pm_moe import claims as pm_moe
 from papers.pm_moe import experiments as private
 from papers.specialists import claims as two
 from papers.specialists import experiments as experts
-from papers.specialists.analysis import of_panel
+from papers.specialists.analysis import as_stated, of_panel
 
 Judge = Callable[[Panel], list[Claim]]
 
@@ -96,14 +96,8 @@ def _joining(panel: Panel) -> list[Claim]:
 
 
 def _printed(panel: Panel) -> list[Claim]:
-    """Return what the paper's own protocol decides, without the departures of its released code.
-
-    Once: with fewer seeds than were planned before the first run nothing is judged.
-    """
-    frame = panel.frame[panel.frame["departure"] == experts.AS_PRINTED]
-    if frame["seed"].nunique() < panel.setting.seeds:
-        return []
-    return _scored(two.generalisation_claims)(replace(panel, frame=frame))
+    """Return what the paper's own protocol decides, without the departures of its released code."""
+    return [c for p in as_stated([panel]) for c in _scored(two.generalisation_claims)(p)]
 
 
 def _first_version(panel: Panel) -> list[Claim]:

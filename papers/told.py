@@ -89,14 +89,16 @@ def test(name: str) -> Row:
 def _deciding(paper: str, claim: str, part: str, **starts: str) -> Row:
     """Return the claim with its verdict, or the most faithful test of a part of it or of a place.
 
-    ``starts`` are columns of tests and how they begin. LookupError if there is none.
+    ``starts`` are columns of tests and what they are, or how they begin where none is just that.
+    LookupError if there is none.
     """
     known, rows = (t[t["paper"].eq(paper) & t["name"].eq(claim)] for t in (verdicts(), tests()))
     if len(known) and not part and not any(starts.values()):
         return known.iloc[0].to_dict()
     rows = rows[rows["part"].eq(part)] if part else rows
     for column, start in starts.items():
-        rows = rows[rows[column].str.startswith(start)]
+        exact = rows[column].eq(start)
+        rows = rows[exact if exact.any() else rows[column].str.startswith(start)]
     if not len(rows):
         raise LookupError(f"no test is called {paper} {claim}, {part}: {starts}")
     return rows.iloc[0].to_dict()

@@ -246,7 +246,7 @@ def findings(
             where = name if len(panels) > 1 else ""
             if x not in ("", "round"):
                 where += f"{', ' * bool(where)}{x} = {last:g}"
-            where = where.replace(" (standard)", "").replace(" (paper)", ", paper scale")
+            where = re.sub(r" \((paper .*?)\)", r", \1", readable(where.replace(" (standard)", "")))
             where = where.replace("\n", ", ")
             here = {where: finding(rows, method, other, unit)}
             real |= here if every or name.endswith(REAL) else {}

@@ -1,6 +1,7 @@
 """What runs of 001 and 002 logged, as the frames behind their tables and figures."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -40,6 +41,17 @@ def scores(
 def of_panel(panel: Panel) -> pd.DataFrame:
     """Return the ``scores`` of a panel of 001 or 002."""
     return scores(panel.frame, panel.setting.tested)  # type: ignore[attr-defined]
+
+
+def as_stated(panels: Sequence[Panel]) -> list[Panel]:
+    """Return the panels of runs that stop FedAvg early, as 001 states, without other departures.
+
+    Those whose planned seeds are all in: with fewer nothing is judged, as every look counts.
+    """
+    stated = [p.frame[p.frame["departure"].eq(AS_PRINTED)] for p in panels]
+    both = zip(panels, stated, strict=True)
+    ours = [replace(p, frame=f).only(f["method"].unique()) for p, f in both]
+    return [p for p in ours if p.frame["seed"].nunique() >= p.setting.seeds]
 
 
 def printed(paper: str = "001", dataset: str = "") -> pd.DataFrame:
@@ -127,7 +139,8 @@ def moved(released: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
     both = released.merge(plain, on=["method", "seed", "metric", "p"], suffixes=("", "_plain"))
     both["value"] = both["value"] - both["value_plain"]
     groups = both.groupby(["departure", "method", "metric", "seed"], sort=False)
-    return groups["value"].mean().reset_index()
+    rows = groups["value"].mean().reset_index()
+    return rows.replace({"departure": {AS_PRINTED: STOPPED}})
 
 
 def by_way(released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
