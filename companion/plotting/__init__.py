@@ -4,7 +4,7 @@ Every function returns the figure and the frame behind it; ``save`` writes both.
 """
 
 from .curves import Cell, cumulative, curves, gaps, grid, over, slopes
-from .matrices import heatmaps, images, label_bars, label_counts, label_sets, partitions
+from .matrices import heatmaps, images, label_bars, label_sets, partitions
 from .numbers import (
     JUDGED,
     against_floor,

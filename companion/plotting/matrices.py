@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
@@ -62,7 +61,7 @@ def heatmaps(
     size = (inches + 0.5 / wide, 0.5 + high * len(rows))
     how: Style = {"ylabel": "label y", "sharey": True, "room": 0.5, **labels}
     figure, drawn = fields(matrices, draw, size, columns=columns, least=NARROWEST, **how)
-    for ax in figure.axes[-wide:]:
+    for ax in style.lowest(figure.axes, wide):
         ax.set_xlabel(xlabel, fontsize="small")
     if not each:
         _shades_bar(figure, scale)
@@ -177,14 +176,6 @@ def images(
     size, least = (0.68, 0.86), 0.9 + 0.68 * wide
     figure, drawn = fields(cells, draw, size, columns=wide, least=least, room=0.4, **labels)
     return figure, drawn.drop(columns="panel")
-
-
-def label_counts(counts: np.ndarray, names: Sequence[str], heading: str = "") -> Drawn:
-    """Draw who holds which labels, ``counts [clients, classes]``, one row per label."""
-    figure, ax = plt.subplots(figsize=(style.PAGE, 0.22 * counts.shape[1] + 1.0))
-    counts_picture(counts, ax, names)
-    ax.set(ylabel="label", title=heading)
-    return figure, pd.DataFrame(_cells("client", "label", examples=counts))
 
 
 def partitions(

@@ -378,8 +378,9 @@ def fields(
             drawn.append(draw(ax, name, what).assign(panel=name))
             ax.title.set_text(readable(ax.get_title()))
             _break(ax.title, (whole[0] - left) / wide - 0.5)  # it begins beside the labels
-    for ax in (axes[-1] if "sharex" in share else axes.flat) if xlabel else ():
+    for ax in (lowest(axes.flat, wide) if "sharex" in share else axes.flat) if xlabel else ():
         ax.set_xlabel(xlabel)
+        ax.tick_params(axis="x", labelbottom=True)
     for ax in axes[:, 0] if ylabel else ():
         ax.set_ylabel(ylabel)
     for label in (ax.yaxis.label for ax in axes.flat):
@@ -387,6 +388,15 @@ def fields(
             _break(label, size[1] - 0.9)
     finish(figure, heading, absent_of([name for name, _ in given]))
     return figure, pd.concat(drawn, ignore_index=True)
+
+
+def lowest(axes: Iterable[Axes], wide: int) -> list[Axes]:
+    """Return the lowest visible panel of each column of a grid that is ``wide`` columns wide.
+
+    The last row may have fewer panels than the others: its other axes are hidden.
+    """
+    columns = {i % wide: ax for i, ax in enumerate(axes) if ax.get_visible()}
+    return [*columns.values()]
 
 
 def _empty(what: Any) -> bool:

@@ -107,7 +107,6 @@ FIELDS = {
     ),
     "label_sets": lambda: plotting.label_sets({"a": (SHARES, SHARES > 0.2)}, [*"wxyz"]),
     "label_bars": lambda: plotting.label_bars(SHARES, SHARES[::-1], clients=range(8)),
-    "label_counts": lambda: plotting.label_counts(COUNTS, [*"wxyz"]),
     "partitions": lambda: plotting.partitions({"a": COUNTS, LONG: COUNTS}, heading="where"),
 }  # fmt: skip
 
@@ -171,6 +170,15 @@ def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     end = frame[(frame["panel"] == "other") & (frame["round"] == 4)]
     assert end["mean"].item() == pytest.approx(0.51)
     assert end["low"].item() < 0.5 and end["high"].item() > 0.52  # of .5, .51 and .52
+
+
+def test_a_shared_axis_is_labelled_below_each_column_also_where_the_last_row_is_not_full():
+    tiles = plotting.heatmaps(dict.fromkeys("abc", np.eye(2)), rows=2, columns=2, xlabel="x")
+    for figure, _ in (plotting.dots(dict.fromkeys("abcde", ROWS), xlabel="x"), tiles):
+        *shown, hidden = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
+        assert hidden.get_visible() is False and shown[-1].get_xlabel() == "x"
+        above = shown[len(shown) // 2]  # what stands above the place that is not taken
+        assert above.get_xlabel() == "x" and above.xaxis.get_tick_params()["labelbottom"]
 
 
 def test_real_data_come_first_and_digits_last():
@@ -333,7 +341,7 @@ def test_a_heading_is_broken_where_it_has_no_room_and_never_within_brackets():
 
 
 def test_tiles_begin_at_the_top_and_are_crossed_where_they_are_said_to_be():
-    figure, _ = plotting.label_counts(np.array([[3, 0], [1, 2]]), ["a", "b"])
+    figure, _ = plotting.partitions({"a": np.array([[3, 0], [1, 2]])})
     ax = figure.axes[0]
     assert ax.get_ylim()[0] > ax.get_ylim()[1] and ax.images[0].get_array().mask[1, 0]
     crossed = np.array([[False, True], [False, False], [True, False]])
