@@ -338,7 +338,7 @@ def main() -> None:
     plotting.save_picture(figure, paths.ROOT / "docs" / "figures" / "forest.png")
     readme = written(README.read_text("utf-8"))
     for file, text in ((paths.ROOT / "docs" / "FINDINGS.md", page()), (README, readme)):
-        files.write(file, partial(Path.write_text, data=text), "the findings")
+        files.write(file, partial(Path.write_text, data=text, encoding="utf-8"), "the findings")
         print(file)
 
 

@@ -146,7 +146,8 @@ def _without_encoding(code: str) -> list[str]:
         text = not any("b" in mode for mode in modes) and not {"encoding", "formats"} & keywords
         opens = name == "open" and (bare or not node.args or modes or "newline" in keywords)
         positional = {"read_text": 1, "write_text": 2}.get(name, 0)
-        reads = positional > len(node.args) and "encoding" not in keywords
+        handed = {getattr(a, "attr", "") for a in node.args} & {"read_text", "write_text"}
+        reads = (positional > len(node.args) or handed) and "encoding" not in keywords
         if (opens and text) or reads or {"text", "universal_newlines"} & keywords:
             found.append(f"line {node.lineno}: {ast.unparse(node)}")
     return found
@@ -154,6 +155,7 @@ def _without_encoding(code: str) -> list[str]:
 
 def test_text_is_read_and_written_in_utf_8_whatever_the_machine_would():
     assert len(_without_encoding("open(f)\np.read_text()\nq.open('w')\nrun(c, text=True)")) == 4
+    assert len(_without_encoding("partial(p.write_text, data=s)")) == 1
     assert not _without_encoding("open(f, 'rb')\np.read_text('utf-8')\nq.open('wb')\nself.open(h)")
     rooms = ("fedlib", "companion", "papers", "docs", "benchmarks", "examples")
     for file in (f for room in rooms for f in (paths.ROOT / room).rglob("*.py")):
