@@ -107,7 +107,7 @@ class Case:
         return ratios
 
     def measure(self, repeat: int, device: torch.device) -> pd.DataFrame:
-        """Return one row per repetition and way: the seconds of a round, and the peak memory."""
+        """Return the seconds of a round, one row per repetition and way."""
         plays = {way: prepare(device) for way, prepare in self.ways.items()}
         for play in plays.values():
             play()  # warm up

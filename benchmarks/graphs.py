@@ -2,10 +2,11 @@
 
     python -m benchmarks.graphs [--device cuda] [--rounds 5] [--keep]
 
-Every case is played both ways, each in a process of its own: seconds of a round (the median, after
-the two in which shapes are seen and captured), kernels that the host launches in a round, the peak
-memory, and how far all parameters are from the other way's, relative to their norm. A row is
-written as soon as it is measured, and what the table has already is not measured again.
+Every case is played in both ways, each in a process of its own. The table has the median seconds of
+a round, after three rounds in which shapes are seen for the first time and steps are captured, the
+number of launches by the host in a round, the peak memory, and the distance of all parameters from
+those of the other way, relative to their norm. A row is written as soon as it is measured, and a
+case that the table has already is not measured again.
 """
 
 import os
@@ -28,7 +29,7 @@ from fedlib.tasks import pick_device
 RIVALS = {"IFCA": ("L", "IFCA, J = 4"), "PM-MoE": ("J", "heads, ten epochs")}
 LETTERS = {"A": "A", "C": "C", "FedMix": "D", "BiLSTM": "I"}
 WAYS = {"kernels": "0", "graphs": "1"}
-BEFORE = 3  # rounds before those that are timed
+BEFORE = 3  # warm-up rounds, which are not timed
 
 
 def cases() -> dict[str, Case]:

@@ -262,11 +262,18 @@ def ordered(
 ) -> Claim:
     """Test that methods are in the published order within their ``families``.
 
-    ``ours`` are numbers by method and seed, ``theirs`` the published ones. The rank correlation
-    within families of the means over seeds is compared with what chance gives (`concordance`): it
-    holds where one shuffling in twenty or fewer does as well, and does not where the interval over
-    seeds ends below ``ORDERED``. What lies between families, as between methods with and without
-    private parts, is no evidence.
+    The rank correlation within families of the means over seeds is compared with that of random
+    permutations (`inference.concordance`). The claim holds if p, times the number of looks, is at
+    most `DISCOVERY`, and is contradicted if the interval over seeds ends below ``ORDERED``.
+    Differences between families, as between methods with and without private parts, are no
+    evidence.
+
+    Args:
+        text, place: of the claim.
+        ours: the measured numbers by method and seed.
+        theirs: the published number of each method.
+        families: the family of each method.
+        about: further fields of the claim.
     """
     names = [m for m in theirs if ours.get(m)]
     seeds = sorted(set.intersection(*(set(ours[m]) for m in names))) if names else []

@@ -275,19 +275,6 @@ def ended(
     return by_run(ends, sort=False)["value"].mean()
 
 
-def after_round_0(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame in which runs that kept their initial model kept their best later one instead.
-
-    That is the one with the least validation loss, which `ended` reads then.
-    """
-    run = run_columns(frame)
-    initial = frame["metric"].eq("kept_round") & frame["value"].eq(0)
-    loss = curve(frame[frame["round"].gt(0)], "validation_nll").sort_values("value", kind="stable")
-    best = loss.drop_duplicates(run).assign(value=lambda rows: rows["round"].astype(float))
-    kept = frame[initial].drop(columns="value").merge(best[[*run, "value"]], on=run)
-    return pd.concat([frame[~initial], kept], ignore_index=True)
-
-
 # What runs have sent, and how far they had come by then.
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from companion import trained
 from companion.claims import Claim, judging
 from companion.diverged import DIVERGED, lost
-from companion.frames import after_round_0, frame_of, run_columns, together
+from companion.frames import frame_of, together
 from companion.inference import LEAST_SEEDS
 from companion.plotting import INITIAL, UNTRAINED, Title, title
 from companion.sections import (
@@ -77,7 +77,7 @@ class Panel:
         return Title(words, {**self.absent, **dict.fromkeys(self.left, NOT_YET)}, marked)
 
     @property
-    def without(self) -> str:
+    def lacking(self) -> str:
         """In words at which numbers no method has trained, "" if all have."""
         return f"still without {' and '.join(self.left)}" if self.left else ""
 
@@ -105,7 +105,7 @@ class Panel:
             every = [one.unless_rising(self.rising) for one in every]
         if not self.left:
             return every
-        return [replace(one, measured=f"{one.measured}; {self.without}") for one in every]
+        return [replace(one, measured=f"{one.measured}; {self.lacking}") for one in every]
 
     @property
     def faithful(self) -> str:
@@ -115,16 +115,6 @@ class Panel:
     def claims(self, judge: "Callable[[Panel], Sequence[Claim]]") -> list[Claim]:
         """Return the claims that ``judge`` makes of the panel, in the same way."""
         return self.judged(lambda frame: judge(replace(self, frame=frame)))
-
-    @property
-    def after_round_0(self) -> "Panel":
-        """The panel as curves show it: where the initial model was kept, the best later one is.
-
-        Still marked as ``initial`` is what began with the initial model and was not trained anew.
-        """
-        zero = self.frame[self.frame["metric"].eq("kept_round") & self.frame["value"].eq(0)]
-        first = trained.of(self.initial, zero[run_columns(zero)])
-        return replace(self, frame=after_round_0(self.frame), initial=self.initial[~first])
 
     @property
     def diverged(self) -> set[str]:
@@ -158,13 +148,25 @@ def panels(
     rounds: int = 0,
     device: str = "auto",
 ) -> list[Panel]:
-    """Return one panel per data set of ``scale``, training the runs that are not stored.
+    """Return one panel per data set of ``scale``; runs that are not stored are trained first.
 
-    ``methods`` that a data set does not have are left out there; none are all. At the quick scale
-    the exported results of larger scales follow, where stored (``Section.local_stage``):
-    what a reader's machine has just computed next to what the paper's data give. ``larger`` are
-    methods that the quick scale leaves out. FEDLIB_STORED=1 asks for what is stored of a larger
-    scale: nothing is trained then; NothingStored if that is nothing.
+    At the quick scale the stored results of the larger scales that `Section.beside` names follow:
+    what a reader's machine has just computed stands next to what the paper's data give.
+
+    Args:
+        section: the experiments and their settings.
+        methods: the names of the methods; all for an empty sequence. A data set that lacks one of
+            them is shown without it.
+        scale: one of ``SCALES``.
+        dataset: one data set of the scale; all of them for "".
+        larger: further methods, which are shown at the larger scales only.
+        seeds: the number of seeds; 0 takes the setting's own.
+        rounds: the number of rounds; 0 takes the setting's own.
+        device: where runs are trained.
+
+    Raises:
+        NothingStored: if FEDLIB_STORED=1 forbids training at this scale, and no run is stored.
+        OtherData: if the section has no such data set at this scale.
     """
     every, settings = [*methods, *larger], section.settings(scale, dataset)
     if only_stored(scale):

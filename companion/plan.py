@@ -84,7 +84,7 @@ def _part(registry: Registry, scale: str, wanted: str) -> list[Planned]:
         Planned(section.name, data, run.name, experiment)
         for data in section.settings(scale, dataset)
         for run, every in section.by_run(scale, data)
-        if all(_stands(run, field, values) for field, _, values in wanted_at)
+        if all(_matches(run, field, values) for field, _, values in wanted_at)
         for experiment in every
         if not seeds or experiment.seed < int(seeds)
     ]
@@ -93,7 +93,7 @@ def _part(registry: Registry, scale: str, wanted: str) -> list[Planned]:
     return found
 
 
-def _stands(run: Run, field: str, values: str) -> bool:
+def _matches(run: Run, field: str, values: str) -> bool:
     """Return whether a run's method, or a field of where it stands, is one of some values.
 
     A comma before a space belongs to the text: "K = 4, half the rate" is one method.

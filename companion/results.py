@@ -141,9 +141,9 @@ def main(registry: Registry, scale: str = "standard") -> int:
     kept = export_runs(registry, scale)
     size = sum(f.stat().st_size for f in kept.files) / 1e6
     print(f"{len(places())} results in {len(kept.files)} files of {size:.1f} MB")
+    print(f"{kept.unplanned} of them are asked for by no section any more")
     for _, run, rounds in diverged.stored().itertuples(index=False):
         print(f"  diverged after {rounds} rounds: {run}")
-    print(f"{kept.unplanned} of them are asked for by no section any more")
     for experiment in kept.waiting:
         print(f"  waits for the others after its first stage: {experiment.key} {experiment}")
     print(f"{len(kept.missing)} experiments have not been run")

@@ -13,7 +13,7 @@ from fedlib.values import PositiveInt, UnknownName, check_choice, value
 from fedrun import Experiment
 
 SCALES = ("quick", "standard", "paper")
-"""The sizes in which every section can be run: minutes, an evening, the papers' own."""
+"""The scales of a section: minutes, days on a CPU, and the papers' own settings."""
 DEMONSTRATION = f"({SCALES[0]})"  # in the name of what was run on digits
 PROTOCOL, OWN, ROUNDS, REDUCED, DIGITS = FAITHFUL = (
     "paper protocol", "paper scale", "paper rounds and rates", "reduced", "digits",

@@ -129,15 +129,12 @@ def survey(runs: Runs) -> Survey:
     return Survey(without(lambda f: f.trained), without(lambda f: f.keeps_trained), rising)
 
 
-def of(rows: pd.DataFrame, runs: pd.DataFrame, *, anybody: bool = False) -> pd.Series:
-    """Return which rows are of some ``runs``; or of ``anybody`` at their seeds and places.
-
-    A row that has no such place, as training alone has no clusters, stands at all of them.
-    """
+def belongs_to(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
+    """Return which ``rows`` belong to one of some ``runs``: same method, seed and place."""
     found = pd.Series(False, rows.index)
     for run, place in zip(runs.to_dict("records"), _places(rows, runs), strict=True):
-        mine = rows["method"].eq(run["method"]) | anybody
-        found |= rows["seed"].eq(run["seed"]) & mine & _stands(rows, place, anybody)
+        whose = {"method": run["method"], "seed": run["seed"], **place}
+        found |= rows[[*whose]].eq(pd.Series(whose)).all(axis=1)
     return found
 
 
@@ -146,17 +143,6 @@ def _places(rows: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
     names = [c for c in runs.columns if c in rows and c not in COLUMNS]
     every = runs[names].to_dict("records")
     return [{str(c): at for c, at in place.items() if not pd.isna(at)} for place in every]
-
-
-def _stands(rows: pd.DataFrame, place: Mapping[str, Any], anywhere: bool = True) -> pd.Series:
-    """Return which rows stand at a place; those that stand nowhere do too if they do ``anywhere``.
-
-    Training alone has no clusters, for one.
-    """
-    here = pd.Series(True, rows.index)
-    for name, at in place.items():
-        here &= rows[name].eq(at) | (rows[name].isna() & anywhere)
-    return here
 
 
 def noted(
@@ -175,7 +161,7 @@ def noted(
         places = pd.Series([tuple(p.items()) for p in _places(frame, runs)], runs.index)
         hangs: list[set[int]] = [set() for _ in every]
         for _, some in runs.groupby(places, sort=False):
-            less = _claims(judge, frame[~of(frame, some)])
+            less = _claims(judge, frame[~belongs_to(frame, some)])
             for claim, seeds in zip(every, hangs, strict=True):
                 other = less.get((claim.text, claim.place))
                 if other is None or other.values != claim.values:

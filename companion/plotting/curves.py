@@ -1,7 +1,6 @@
 """Numbers over rounds, over what was sent, over a parameter; and over the clients."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from textwrap import fill
 from typing import Any, NamedTuple
 
@@ -76,7 +75,7 @@ class Cell(NamedTuple):
     called: str = ""
 
 
-def grid(rows: Sequence[Sequence[Cell]], *, seeds: bool = True, **labels: Any) -> Drawn:
+def grid(rows: Sequence[Sequence[Cell]], **labels: Any) -> Drawn:
     """Draw fields of curves by method in rows and columns, with one legend for all.
 
     In a row the fields of real data come first.
@@ -90,8 +89,8 @@ def grid(rows: Sequence[Sequence[Cell]], *, seeds: bool = True, **labels: Any) -
     for row in rows:  # a field whose label of y is empty has the one at the left of its row
         cells += [(c.title, (c, c.ylabel or row[0].ylabel)) for c in row]
         cells += [("", None)] * (wide - len(row))
-    size, draw = (2.75 + 0.4 / wide, 2.2), partial(_cell, seeds=seeds)
-    return fields(cells, draw, size, columns=wide, least=5.2, room=0.8, **labels)
+    size = (2.75 + 0.4 / wide, 2.2)
+    return fields(cells, _cell, size, columns=wide, least=5.2, room=0.8, **labels)
 
 
 def _real_first(row: Sequence[Cell]) -> list[Cell]:
@@ -101,7 +100,7 @@ def _real_first(row: Sequence[Cell]) -> list[Cell]:
     return [cell._replace(ylabel=at.ylabel) for cell, at in zip(moved, row, strict=True)]
 
 
-def _cell(ax: Axes, name: str, field: tuple[Cell, str], *, seeds: bool) -> pd.DataFrame:
+def _cell(ax: Axes, name: str, field: tuple[Cell, str]) -> pd.DataFrame:
     """Draw one field; return what is drawn: mean and interval by method and round, of which y."""
     cell, y = field
     curve, floor = style.parted(cell.curve)
@@ -114,7 +113,7 @@ def _cell(ax: Axes, name: str, field: tuple[Cell, str], *, seeds: bool) -> pd.Da
         scale, label = (1e3, "megabytes") if small else (1.0, "gigabytes")
         label += " sent, down and up"
     shown, runs = (rows.assign(**{cell.x: rows[cell.x] * scale}) for rows in (drawn, curve))
-    _lines(ax, shown, cell.x, runs if seeds else runs[:0])
+    _lines(ax, shown, cell.x, runs)
     if cell.zero:
         ax.axhline(0, color="black", linewidth=0.8)
     if cell.mark is not None:

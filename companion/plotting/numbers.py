@@ -269,10 +269,18 @@ def against_floor(table: pd.DataFrame) -> Drawn:
 def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     """Draw published and measured numbers at the ends of a line, a row each, the widest gap on top.
 
-    A panel's frame has columns name, value (published), mean, low, high, values (by seed), floor
-    (NaN for none) and verdict. Strokes are the runs; the floor is a cross. What is published is a
-    hollow circle, and what lies beyond it a filled one, in blue where both agree, orange where they
-    differ and grey where that is not judged. Returns what is drawn, with the gap.
+    A hollow circle is the published number and a filled one the measured mean: blue if they agree,
+    orange if they differ, and grey if that is not judged. Strokes are the runs, a cross is the
+    floor.
+
+    Args:
+        panels: by title, a frame with columns name, setting (which follows a name that several
+            rows have), value (published), mean (measured), values (by seed), floor (NaN for none)
+            and verdict.
+        labels: as of `style.fields`.
+
+    Returns:
+        The figure, and the rows with the column gap, measured minus published.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -312,14 +320,13 @@ DECIDED = {HOLDS: "#0072b2", CONTRADICTED: "#d55e00", EQUAL: "#009e73"}
 POINTS = "percentage points (95% intervals; linear to \u00b13, then logarithmic)"
 
 
-def forest(rows: pd.DataFrame, *, xlabel: str = POINTS) -> Drawn:
+def forest(rows: pd.DataFrame) -> Drawn:
     """Draw measured effects with their intervals beside the published ones, a row each.
 
     Args:
         rows: columns group, promise, setting (one of ``SETTINGS``), verdict, effect, low, high and
             published (NaN for none), published_se (NaN for none). Rows of a group stand together,
             under its name.
-        xlabel: what effects are measured in.
 
     Returns:
         The figure and its numbers. The axis is linear up to three points to each side of zero,
@@ -344,7 +351,7 @@ def forest(rows: pd.DataFrame, *, xlabel: str = POINTS) -> Drawn:
     ax.axvspan(-1, 1, color=UNJUDGED, alpha=0.12, linewidth=0)
     ax.set_yticks(place, table["promise"].tolist())
     ax.tick_params(axis="y", length=0)
-    ax.set(ylim=(place.min() - 0.7, 0.5), xlabel=xlabel)
+    ax.set(ylim=(place.min() - 0.7, 0.5), xlabel=POINTS)
     ax.set_xscale("symlog", linthresh=3, linscale=1.2)
     ticks = [-30, -10, -3, -1, 0, 1, 3, 10, 30]
     ax.set_xticks(ticks, [f"{t:+d}" if t else "0" for t in ticks])

@@ -93,7 +93,7 @@ def numbers(registry: Registry) -> pd.DataFrame:
     found = pd.DataFrame(rows, columns=["row", *MEASURED])
     found = found.sort_values("seeds", key=lambda n: n.lt(LEAST_SEEDS), kind="stable")
     found = found.drop_duplicates("row").set_index("row")
-    table = table.assign(floor=of_rows(registry)).join(found)
+    table = table.assign(floor=floors_by_row(registry)).join(found)
     why, at_hand = table.pop("why_not"), ~table.index.isin(not_at_hand(registry))
     table = table.assign(why_not=why, at_hand=at_hand)
     table = table.fillna({"seeds": 0, "initial": 0} | dict.fromkeys(TEXTS, ""))
@@ -202,7 +202,7 @@ def _row(
     found = {"row": row["row"], **dict(ends), "seeds": len(values), "values": values}
     found |= {"group": ", ".join(group), "family": item.family(str(row.get("method", "")))}
     found |= {"scale": panel.scale, "notebook": item.notebook}
-    found["initial"] = int(trained.of(runs, panel.initial).sum())
+    found["initial"] = int(trained.belongs_to(runs, panel.initial).sum())
     if result := _result_of(item, panel, runs):
         commit = result.provenance.get("commit", "")
         made = {"device": devices(result.provenance), "commit": commit}
@@ -338,7 +338,7 @@ def _training(
     return np.nan, hours, f"make paper SCALE=paper SECTIONS={part}"
 
 
-def of_rows(registry: Registry) -> pd.Series:
+def floors_by_row(registry: Registry) -> pd.Series:
     """Return by the row of a published number on clients' own tests its floor, in percent.
 
     That is what always saying a client's commonest label is worth on the paper's own partition.

@@ -7,7 +7,7 @@ import pandas as pd
 
 from companion import frames
 from companion.panels import Panel
-from companion.trained import of
+from companion.trained import belongs_to
 from papers.published import published
 from papers.scaled import FEDAVG
 from papers.specialists.experiments import AS_PRINTED
@@ -83,7 +83,7 @@ def beside(table: pd.DataFrame, printed: pd.DataFrame, initial: pd.DataFrame) ->
     known = printed.set_index(["metric", "p", "method"])["value"].to_dict()
     said = {}
     for key, rows in table.groupby(["metric", "p", "method"], sort=False):
-        kept = int(of(rows, initial).sum())
+        kept = int(belongs_to(rows, initial).sum())
         said[key] = frames.stated(rows["value"], known.get(key))
         said[key] += f" initial model kept: {kept}" * (kept > 0)
     wide = pd.Series(said).unstack(sort=False).rename(TESTS, level=0)

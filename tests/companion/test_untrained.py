@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from companion.claims import CONTRADICTED, HOLDS, UNTESTED, judge
-from companion.frames import by_seed, ended
+from companion.frames import by_seed
 from companion.panels import stored
 from companion.plotting import Title, over
 from companion.trained import INITIAL, UNTRAINED, facts, noted, survey
@@ -100,13 +100,7 @@ def test_no_stored_run_of_cifar10_is_left_out(section, scale, monkeypatch):
         assert means.iloc[1:].max() > means[0] + 0.05
     assert len(kept) and not len(panel.untrained)
     assert panel.initial["method"].eq(FEDAVG).sum() == len(kept)
-    # Curves show FedAvg's later models; what began with the initial one is still marked.
-    drawn = panel.after_round_0
-    assert {*drawn.initial["method"]} == {TUNED, MIXTURE}
-    before, after = (ended(p.frame, "balanced_accuracy") for p in (panel, drawn))
-    of_kept = before["method"].eq(FEDAVG) & before["value"].lt(0.12)
-    assert of_kept.sum() >= len(kept) and after["value"][of_kept].min() > 0.09
-    assert after["value"][of_kept].mean() > before["value"][of_kept].mean() + 0.03
+    assert {*panel.initial["method"]} == {FEDAVG, TUNED, MIXTURE}
 
 
 def table():

@@ -8,7 +8,7 @@ import pytest
 
 from companion import plotting
 from companion.claims import CONTRADICTED, HOLDS, OPEN
-from companion.scorecard import of_rows
+from companion.scorecard import floors_by_row
 from papers.judging import floor_claims, without_floor
 from papers.pm_moe import TRADITIONAL
 from papers.pm_moe.analysis import beside_floor
@@ -61,7 +61,7 @@ def test_stored_floors_are_those_of_the_papers_partitions_by_hand():
 
 def test_a_published_number_on_own_tests_has_its_floor():
     """Of all methods of a setting the same; none where all classes are tested alike."""
-    rows = published().assign(floor=of_rows(REGISTRY))
+    rows = published().assign(floor=floors_by_row(REGISTRY))
     one = rows[rows["paper"].str.startswith("001") & rows["setting"].str.contains("p=1.0")]
     own = one["metric"].eq("local_test_accuracy")
     assert own.any() and one.loc[own, "floor"].eq(50).all() and one.loc[~own, "floor"].isna().all()
