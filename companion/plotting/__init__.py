@@ -1,6 +1,7 @@
-"""One style, one function per kind of figure. Draws tidy frames and never trains.
+"""Figures: one function per kind of figure, which draws tidy frames in one style.
 
-Every function returns the figure and the frame behind it; ``save`` writes both.
+Every function returns the figure and the frame behind it; ``save`` writes both. Nothing is trained
+here.
 """
 
 from .curves import Cell, cumulative, curves, gaps, grid, over, slopes

@@ -1,4 +1,4 @@
-"""Numbers over rounds, over what was sent, over a parameter; and over the clients."""
+"""Curves: metrics over rounds, over the traffic, over a parameter, and over the clients."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import fill
@@ -11,15 +11,15 @@ from matplotlib.ticker import MaxNLocator
 
 from companion.frames import bands
 from companion.plotting import style
-from companion.plotting.style import Drawn, Style, fields
+from companion.plotting.style import Drawn, Style, draw_panels
 from companion.theme import theme
 
 ROUNDS = "communication round"
-BEGINNING = 0.15  # of the rounds: the steep rise, which would squeeze what follows
-LETTERS = 14  # of a line of a place's name
-ACCURACIES = (0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)  # marks of a logit axis
-FEW = 6  # places on an axis that are all marked
-LETTER = 0.035  # of such a mark: a letter's part of the field
+BEGINNING = 0.15  # the share of the rounds whose steep rise would squeeze all that follows
+LETTERS = 14  # letters in a line of the name of a place
+ACCURACIES = (0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)  # ticks of a logit axis
+FEW = 6  # so many values of x, or fewer, have a tick each
+LETTER = 0.035  # the width of a letter of a tick label, as a share of the panel's
 
 
 def curves(
@@ -31,13 +31,18 @@ def curves(
     mark: str = "",
     **labels: Any,
 ) -> Drawn:
-    """Draw curves by method, one panel each: the mean over seeds, and every seed as a thin line.
+    """Draw curves by method: the mean over seeds as a line, and every seed as a thin line.
 
-    Without ``seeds`` there are none; ``run`` is what else a thin line is: titles count them, and
-    count nothing if it is "". ``at`` are
-    rounds to mark with a dotted line, one per panel, called ``mark``.
+    Args:
+        panels: by title, a frame with columns method, seed, round and value.
+        seeds: whether the thin lines are drawn.
+        run: what a title calls the runs that it counts; "" counts nothing.
+        at: a round per panel, which is marked with a dotted line.
+        mark: what the legend calls that line.
+        labels: as of `style.draw_panels`; ``ylabel`` is required.
 
-    ``panels`` maps a panel's title to a frame with columns method, seed, round and value.
+    Returns:
+        The figure, and the mean, interval and number of seeds by method and round.
     """
     marks = dict(zip(panels, at, strict=False))
 
@@ -48,7 +53,7 @@ def curves(
         ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         style.draw_floor(ax, floor["value"])
         style.fit(ax, drawn["mean"], floor["value"])
-        # Quantities are read from zero, unless that would hide how they differ.
+        # The axis of a quantity starts at zero, unless that would hide the differences.
         if style.FROM_ZERO.search(labels["ylabel"]) and curve["value"].min() < ax.get_ylim()[1] / 2:
             ax.set_ylim(bottom=0)
         if name in marks:
@@ -56,14 +61,20 @@ def curves(
         ax.set_title(f"{name}, {style.seeds_of(drawn, run)}" if run else name)
         return drawn
 
-    return fields(panels, draw, (style.COLUMN, 2.7), **{"xlabel": ROUNDS} | labels)
+    return draw_panels(panels, draw, (style.COLUMN, 2.7), **{"xlabel": ROUNDS} | labels)
 
 
 class Cell(NamedTuple):
-    """One field of a ``grid``: its title, a curve, which of its columns is x, and y's label.
+    """One panel of a ``grid``.
 
-    ``curve`` has columns method, seed, round and value, and also ``x`` if that is "gigabytes".
-    ``zero`` draws a line at y = 0, and ``mark`` a dotted one at some x, named ``called``.
+    Attributes:
+        title: the title.
+        curve: columns method, seed, round and value, and also ``x`` if that is "gigabytes".
+        x: the column of the horizontal axis.
+        ylabel: the label of the y axis; empty at all but the left panel of a row.
+        zero: whether a line is drawn at y = 0.
+        mark: the x of a dotted line, None for none.
+        called: what the legend calls that line.
     """
 
     title: str
@@ -76,32 +87,41 @@ class Cell(NamedTuple):
 
 
 def grid(rows: Sequence[Sequence[Cell]], **labels: Any) -> Drawn:
-    """Draw fields of curves by method in rows and columns, with one legend for all.
+    """Draw curves by method in rows and columns of panels, with one legend for all.
 
-    In a row the fields of real data come first.
+    Each curve is the mean over seeds at every evaluated round, at the mean of x, with a thin line
+    for every seed. The y axis fits the means after the first rounds (``BEGINNING``): earlier means,
+    and single seeds, may lie outside. In each row panels of real data come first.
 
-    Each curve is the mean over seeds at every evaluated round, at the mean of x, with thin lines
-    of the ``seeds``. The axis of y fits the means after the beginning: what comes before, and
-    seeds, may lie outside.
+    Args:
+        rows: the panels, row by row.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure, and the mean and interval by panel, method and round.
     """
     wide, rows = max(map(len, rows)), [_real_first(row) for row in rows]
     cells: list[tuple[str, tuple[Cell, str] | None]] = []
-    for row in rows:  # a field whose label of y is empty has the one at the left of its row
+    for row in rows:  # a cell without a label of y has that of the first cell of its row
         cells += [(c.title, (c, c.ylabel or row[0].ylabel)) for c in row]
         cells += [("", None)] * (wide - len(row))
     size = (2.75 + 0.4 / wide, 2.2)
-    return fields(cells, _cell, size, columns=wide, least=5.2, room=0.8, **labels)
+    return draw_panels(cells, _cell, size, columns=wide, least=5.2, room=0.8, **labels)
 
 
 def _real_first(row: Sequence[Cell]) -> list[Cell]:
-    """Return a row's cells in the order of fields; labels of y stay where they are."""
+    """Return the cells of a row, real data first; the labels of y stay at their positions."""
     names = style.real_first(dict.fromkeys(cell.title for cell in row))
     moved = sorted(row, key=lambda cell: names.index(cell.title))
     return [cell._replace(ylabel=at.ylabel) for cell, at in zip(moved, row, strict=True)]
 
 
 def _cell(ax: Axes, name: str, field: tuple[Cell, str]) -> pd.DataFrame:
-    """Draw one field; return what is drawn: mean and interval by method and round, of which y."""
+    """Draw one panel of a grid.
+
+    Returns:
+        The mean and interval by method and round, with the names of x and y.
+    """
     cell, y = field
     curve, floor = style.parted(cell.curve)
     drawn = bands(style.ordered(curve))
@@ -140,13 +160,23 @@ def over(
     printed: Mapping[str, pd.DataFrame] | None = None,
     **labels: Any,
 ) -> Drawn:
-    """Draw a number by method over a parameter ``x``: mean over seeds, and every run as a dot.
+    """Draw a number by method over a parameter: the mean over seeds, and every run as a dot.
 
-    ``panels`` maps a panel's title to a frame with columns method, seed, ``x`` and value. ``log``
-    is for x; ``level`` draws a line at some y, around which at least ``least`` is shown to either
-    side. ``seeds`` tells how many there are. Methods are drawn so far ``apart`` in x, lest they
-    cover each other. ``printed`` are a paper's numbers in the same form, without seeds, drawn
-    hollow. The floor is a thin line, level where it has no ``x``.
+    The baseline is a thin line, which is level if it does not depend on the parameter.
+
+    Args:
+        panels: by title, a frame with columns method, seed, ``x`` and value.
+        x: the column of the parameter.
+        log: whether the axis of x is logarithmic.
+        level: the y of a dotted line, None for none.
+        least: how far the y axis extends at least to either side of ``level``.
+        seeds: whether runs are drawn as dots and counted in the titles.
+        apart: the distance in x between methods, which would otherwise cover each other.
+        printed: published numbers in the same form but without seeds, drawn as hollow circles.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure, and the mean, interval and number of seeds by method and ``x``.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -174,7 +204,7 @@ def over(
         by = ("method",) if floor[x].isna().all() else ("method", x)
         return pd.concat([shown, bands(floor, by=by)])
 
-    return fields(panels, draw, (3.0, 2.9), **labels)
+    return draw_panels(panels, draw, (3.0, 2.9), **labels)
 
 
 def gaps(
@@ -186,13 +216,22 @@ def gaps(
     log: bool = False,
     **labels: Any,
 ) -> Drawn:
-    """Draw by how much one method is above another over a parameter ``x``, in points.
+    """Draw the difference of two methods over a parameter, in percentage points.
 
-    ``panels`` maps a panel's title to a frame with columns method, seed, ``x`` and value. A pair is
-    a method and the one that it is compared with, on the same seeds: the mean difference with its
-    95% interval, and every seed as a dot. ``printed`` are a paper's numbers in the same form,
-    without seeds; their differences are hollow. A line at 0 is no difference. A pair has the colour
-    of its method, or of the other where one method is compared with several.
+    The difference is paired by seed: its mean with the 95% interval, and every seed as a dot. A
+    line at 0 is no difference. A pair has the colour of its first method, or of the second if one
+    method is compared with several.
+
+    Args:
+        panels: by title, a frame with columns method, seed, ``x`` and value.
+        pairs: each a method, and the one that is subtracted.
+        x: the column of the parameter.
+        printed: published numbers in the same form but without seeds; their differences are hollow.
+        log: whether the axis of x is logarithmic.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure, and the mean, interval and number of seeds by pair and ``x``.
     """
     several = len({method for method, _ in pairs}) < len(pairs)
 
@@ -200,7 +239,7 @@ def gaps(
         ax.axhline(0, color="black", linewidth=0.8)
         theirs = (printed or {}).get(name, numbers[:0]).assign(seed=0)
         places = sorted(numbers[x].dropna().unique())
-        # Pairs stand beside each other, within a twelfth of the least distance between places.
+        # Pairs are drawn side by side, a twelfth of the least distance between values of x apart.
         step = min(np.diff(np.log(places) if log else places), default=1.0) / 12
         drawn = []
         for at, (method, other) in enumerate(pairs):
@@ -226,11 +265,11 @@ def gaps(
             _mark_each(ax, places, log)
         return pd.concat(drawn)
 
-    return fields(panels, draw, (3.2, 2.9), **{"ylabel": "difference (points)"} | labels)
+    return draw_panels(panels, draw, (3.2, 2.9), **{"ylabel": "difference (points)"} | labels)
 
 
 def minus(numbers: pd.DataFrame, method: str, other: str, x: str) -> pd.DataFrame:
-    """Return the differences of two methods in points, by seed and ``x``, as rows of one method."""
+    """Return the differences of two methods in points by seed and ``x``, as rows of one method."""
     pair = numbers[numbers["method"].isin([method, other])]
     wide = pair.pivot_table("value", ["seed", x], "method").reindex(columns=[method, other])
     gap = (100 * (wide[method] - wide[other])).dropna().rename("value").reset_index()
@@ -238,7 +277,7 @@ def minus(numbers: pd.DataFrame, method: str, other: str, x: str) -> pd.DataFram
 
 
 def _tick(ax: Axes, places: list[float], log: bool) -> None:
-    """Mark a few places on a logarithmic axis of x each, and whole numbers by whole numbers."""
+    """Put a tick at each of a few values on a logarithmic x axis; else at whole numbers only."""
     if log and len(places) <= FEW:
         _mark_each(ax, places, log)
     elif all(float(place).is_integer() for place in places):
@@ -246,7 +285,7 @@ def _tick(ax: Axes, places: list[float], log: bool) -> None:
 
 
 def _mark_each(ax: Axes, places: Sequence[float], log: bool) -> None:
-    """Mark each place on the axis of x; names are upright where they would run into each other."""
+    """Put a tick at each value on the x axis; labels that would overlap are rotated."""
     names, at = [f"{place:g}" for place in places], np.log(places) if log else places
     apart = np.diff(at) / (np.ptp(at) or 1)
     crowded = apart.min(initial=1) < LETTER * max(map(len, names))
@@ -255,10 +294,14 @@ def _mark_each(ax: Axes, places: Sequence[float], log: bool) -> None:
 
 
 def cumulative(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
-    """Draw which share of the clients has at most a value, by method: further right is better.
+    """Draw the share of the clients that have at most a value, by method: further right is better.
 
-    ``panels`` maps a panel's title to a frame with columns method and value, one row per client and
-    seed. Returns, by panel and method, every value and the share of those up to it.
+    Args:
+        panels: by title, a frame with columns method and value, a row per client and seed.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure; by panel and method, every value and the share of the values up to it.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -272,11 +315,12 @@ def cumulative(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
             drawn.append(pd.DataFrame(parts))
         return pd.concat(drawn)
 
-    return fields(panels, draw, (3.0, 2.9), sharey=True, ylabel="share of the clients", **labels)
+    axes: Style = {"sharey": True, "ylabel": "share of the clients", **labels}
+    return draw_panels(panels, draw, (3.0, 2.9), **axes)
 
 
 def hollow(ax: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
-    """Draw a paper's points, if there are any."""
+    """Draw a paper's points as hollow circles, if there are any."""
     if len(rows):
         colours = [style.look_of(method)["color"] for method in rows["method"]]
         how: Style = {"facecolors": "none", "linewidths": 0.9}
@@ -285,11 +329,18 @@ def hollow(ax: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
 
 
 def slopes(panels: Mapping[str, pd.DataFrame], places: Sequence[str], **labels: Any) -> Drawn:
-    """Draw how an accuracy goes from place to place, a line per method: a slope chart.
+    """Draw an accuracy at several places as a line per method: a slope chart.
 
-    ``panels`` maps a panel's title to a frame with columns method, way, seed and value; ``places``
-    are values of way, from left to right. The mean over seeds, and every seed as a thin line.
-    Fields share their axis of y, on which errors of 40%, 4% and 0.4% are equally far apart (logit).
+    The mean over seeds is a line, every seed a thin line. Panels share their y axis, on which
+    errors of 40%, 4% and 0.4% are equally far apart (logit).
+
+    Args:
+        panels: by title, a frame with columns method, way, seed and value.
+        places: values of the column way, from left to right.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure, and the mean, interval and number of seeds by method and way.
     """
     values = pd.concat([*panels.values()])["value"] if panels else pd.Series([0.5])
     ticks = [t for t in ACCURACIES if values.min() <= t <= min(values.max(), ACCURACIES[-1])]
@@ -309,13 +360,13 @@ def slopes(panels: Mapping[str, pd.DataFrame], places: Sequence[str], **labels: 
         return drawn
 
     size, how = (max(1.0 * len(places), 2.5), 3.0), {"ylabel": "accuracy (logit scale)"} | labels
-    return fields(panels, draw, size, room=0.3, sharey=True, **how)
+    return draw_panels(panels, draw, size, room=0.3, sharey=True, **how)
 
 
 def _lines(
     ax: Axes, drawn: pd.DataFrame, x: str, runs: pd.DataFrame, *, forms: bool = False
 ) -> None:
-    """Draw the mean of each method over x, and ``runs`` as thin lines."""
+    """Draw the mean of each method over x, and each of the ``runs`` as a thin line."""
     for method, rows in drawn.groupby("method", sort=False):
         rows = rows.sort_values("round" if "round" in rows else x)
         look = style.look_of(str(method))

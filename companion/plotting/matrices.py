@@ -1,4 +1,4 @@
-"""Matrices: probabilities in shades of grey, who holds which labels, and images."""
+"""Matrices as tiles, the labels of clients, and images."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from companion.plotting import style
-from companion.plotting.style import Drawn, Style, fields
+from companion.plotting.style import Drawn, Style, draw_panels
 
-NARROWEST = 3.6  # inches: with labels and colour bar two matrices still have room for titles
-LIGHTEST = 0.25  # the shade of a share near 0, where 1 is that of the largest
+NARROWEST = 3.6  # inches: two matrices with labels and a colour bar leave room for titles
+LIGHTEST = 0.25  # the shade of a share near 0; the largest share adds 1 to it
 
 
 def heatmaps(
@@ -32,13 +32,24 @@ def heatmaps(
     crossed: Mapping[str, np.ndarray] | None = None,
     **labels: Any,
 ) -> Drawn:
-    """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
+    """Draw matrices ``[items, experts]`` side by side in shades of grey, from white 0 to black 1.
 
-    With ``each`` a matrix goes from its own least number, white, to its largest, black, which then
-    stand in its title. ``rows`` are names, or if there are too many a number, of which every fifth
-    is told. ``first`` is the number of the first column, ``scale`` names what the shades mean,
-    ``inches`` is the width of a matrix if not the usual one, ``black`` what is drawn black.
-    ``crossed`` says of some matrices which tiles have a red cross, bool of their shape.
+    Args:
+        matrices: by title, the matrices.
+        rows: the names of the rows, or the number of rows, of which every fifth is then numbered.
+        xlabel: the label of the x axis.
+        columns: the number of panels in a row.
+        first: the number of the first column of a matrix.
+        scale: the label of the colour bar.
+        inches: the width of a panel; 0 takes one that suits the number of columns.
+        black: the value that is black.
+        each: whether the shades of a matrix go from its least value to its largest, which are then
+            part of its title.
+        crossed: for some of the titles, bool of the matrix's shape: tiles that have a red cross.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure; columns panel, item, expert and value.
     """
     if isinstance(rows, int):
         rows = [str(i) if i % 5 == 0 else "" for i in range(rows)]
@@ -57,10 +68,10 @@ def heatmaps(
 
     wide = min(columns, len(matrices))
     inches = inches or (0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2)
-    high = 0.17 if len(rows) <= 15 or "" not in rows else 0.1  # inches: rows without names are thin
+    high = 0.17 if len(rows) <= 15 or "" not in rows else 0.1  # inches; rows without names are thin
     size = (inches + 0.5 / wide, 0.5 + high * len(rows))
     how: Style = {"ylabel": "label y", "sharey": True, "room": 0.5, **labels}
-    figure, drawn = fields(matrices, draw, size, columns=columns, least=NARROWEST, **how)
+    figure, drawn = draw_panels(matrices, draw, size, columns=columns, least=NARROWEST, **how)
     for ax in style.lowest(figure.axes, wide):
         ax.set_xlabel(xlabel, fontsize="small")
     if not each:
@@ -69,7 +80,7 @@ def heatmaps(
 
 
 def _tiles(ax: Axes, m: np.ndarray, first: int, shade: Style) -> None:
-    """Draw a matrix; of many columns, whose numbers begin with ``first``, some are named."""
+    """Draw a matrix; of many columns only some are numbered, beginning with ``first``."""
     ax.imshow(m, aspect="auto", **shade)
     ax.grid(visible=False)
     ticks = range(0, m.shape[1], 1 if m.shape[1] <= 6 else 2 if m.shape[1] <= 8 else 5)
@@ -77,7 +88,7 @@ def _tiles(ax: Axes, m: np.ndarray, first: int, shade: Style) -> None:
 
 
 def _shades_bar(figure: Figure, scale: str) -> None:
-    """Explain the shades that all fields of a figure share."""
+    """Draw the colour bar of the shades that all panels of a figure share."""
     image = figure.axes[0].images[0]
     shrink = min(0.8, 2.2 / figure.get_figheight())
     figure.colorbar(image, ax=figure.axes, label=scale, shrink=shrink, aspect=16, pad=0.02)
@@ -86,11 +97,19 @@ def _shades_bar(figure: Figure, scale: str) -> None:
 def label_sets(
     panels: Mapping[str, tuple[np.ndarray, np.ndarray]], names: Sequence[str], **labels: Any
 ) -> Drawn:
-    """Draw who holds which labels, and who is thought to, a panel above the other.
+    """Draw which labels clients hold and which of them were reconstructed, the panels in a column.
 
-    A panel has true label shares ``[clients, classes]``, shaded from white, none, to the largest
-    share, and what was read, bool of the same shape: a dot, which is red where it is wrong; a label
-    that was overlooked has a red cross. ``names`` are those of the classes.
+    Shades are the true label shares. A dot is a label that was reconstructed, red if the client
+    does not hold it; a red cross is a label that the client holds and that was not reconstructed.
+
+    Args:
+        panels: by title, the true label shares ``[clients, classes]`` and the reconstructed label
+            sets, bool of the same shape.
+        names: the names of the classes.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure; columns panel, client, label, true and read.
     """
     clients, classes = next(iter(panels.values()))[0].shape
     dot = 2.2 if clients > 40 else 4.0
@@ -98,7 +117,7 @@ def label_sets(
     def draw(ax: Axes, name: str, panel: tuple[np.ndarray, np.ndarray]) -> pd.DataFrame:
         truth, read = panel
         held = truth > 0
-        shade = np.where(held, LIGHTEST + truth / truth.max(), 0)  # a small share is not white
+        shade = np.where(held, LIGHTEST + truth / truth.max(), 0)  # small shares are not white
         ax.imshow(shade.T, cmap="Greys", vmin=0, vmax=1.8, aspect="auto")
         ax.grid(visible=False)
         for label, where, mark, colour in (
@@ -116,16 +135,25 @@ def label_sets(
     axes: Style = {"xlabel": "client (grey: its share of each label; white: it has none)"}
     axes |= {"ylabel": "label", "sharex": True, **labels}
     size = (style.PAGE, 0.13 * classes + 0.35)
-    return fields(panels, draw, size, columns=1, room=0.9, **axes)
+    return draw_panels(panels, draw, size, columns=1, room=0.9, **axes)
 
 
 def label_bars(
     truth: np.ndarray, guess: np.ndarray, *, clients: Sequence[int], **labels: Any
 ) -> Drawn:
-    """Draw two distributions of every client, ``[clients, classes]``, as small pairs of bars.
+    """Draw the true and the reconstructed label shares of every client as pairs of bars.
 
-    Every client has a field of its own with the classes from left to right, the true share on the
-    left of each pair and the reconstructed one on its right.
+    Every client has a small panel with the classes from left to right; the left bar of each pair is
+    the true share.
+
+    Args:
+        truth: the true shares ``[clients, classes]``.
+        guess: the reconstructed shares ``[clients, classes]``.
+        clients: the numbers of the clients.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure; columns client, label, true and reconstructed.
     """
     colours = {"true label shares p(y|s)": style.RED, "reconstructed by the server": style.BLUE}
 
@@ -133,7 +161,7 @@ def label_bars(
         for k, (label, colour) in enumerate(colours.items()):
             at = np.arange(shares.shape[1]) + 0.4 * k
             ax.bar(at, shares[k], 0.4, color=colour, align="edge", linewidth=0, label=label)
-        # Fields that share axes would look the same, and take the square of their number to draw.
+        # Shared axes would look the same, but drawing takes quadratic time in their number.
         ax.set(xticks=[], ylim=(0, max(truth.max(), guess.max())))
         ax.label_outer()
         ax.set_title(f"client\N{NO-BREAK SPACE}{name}", fontsize="small", pad=2)
@@ -143,7 +171,7 @@ def label_bars(
     pairs = {str(c): np.stack(both) for c, *both in zip(clients, truth, guess, strict=True)}
     size = style.PAGE / wide, min(1.0, 6.2 / wide)
     labels["heading"] = f"{labels.get('heading', '')}; in each panel {truth.shape[1]} classes"
-    figure, _ = fields(pairs, draw, size, columns=wide, room=0.9, ylabel="share", **labels)
+    figure, _ = draw_panels(pairs, draw, size, columns=wide, room=0.9, ylabel="share", **labels)
     cells = _cells("client", "label", true=truth, reconstructed=guess)
     return figure, pd.DataFrame(cells).assign(client=np.asarray(clients)[cells["client"]])
 
@@ -151,9 +179,17 @@ def label_bars(
 def images(
     pictures: dict[str, list[np.ndarray]], captions: dict[str, list[str]], **labels: Any
 ) -> Drawn:
-    """Draw grey images ``[height, width]``, a row per name, each below its caption.
+    """Draw grey images in rows, each below its caption.
 
-    Black is an image's smallest value, white its largest. The frame holds the captions.
+    The smallest value of an image is black, and the largest white.
+
+    Args:
+        pictures: by name of the row, its images ``[height, width]``.
+        captions: by name of the row, the captions of its images.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure; columns row, place and caption.
     """
     wide = max(map(len, pictures.values()))
     cells = [
@@ -174,16 +210,23 @@ def images(
         return pd.DataFrame([(name, i + 1, caption)], columns=["row", "place", "caption"])
 
     size, least = (0.68, 0.86), 0.9 + 0.68 * wide
-    figure, drawn = fields(cells, draw, size, columns=wide, least=least, room=0.4, **labels)
+    figure, drawn = draw_panels(cells, draw, size, columns=wide, least=least, room=0.4, **labels)
     return figure, drawn.drop(columns="panel")
 
 
 def partitions(
     counts: Mapping[str, np.ndarray], columns: int = 2, most: int = 0, **labels: Any
 ) -> Drawn:
-    """Draw several partitions, ``counts [clients, classes]`` by title.
+    """Draw how many examples of each class every client has, a panel per partition.
 
-    The darkest tile is the count ``most`` in all panels, or else the largest count of each.
+    Args:
+        counts: by title, the numbers of examples ``[clients, classes]``.
+        columns: the number of panels in a row.
+        most: the count of the darkest tile in all panels; 0 takes the largest count of each.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure; columns panel, client, label and examples.
     """
 
     def draw(ax: Axes, name: str, each: np.ndarray) -> pd.DataFrame:
@@ -194,7 +237,7 @@ def partitions(
         return pd.DataFrame(_cells("client", "label", examples=each))
 
     size = style.PAGE / columns, 1.75
-    figure, drawn = fields(counts, draw, size, columns=columns, **labels)
+    figure, drawn = draw_panels(counts, draw, size, columns=columns, **labels)
     figure.supxlabel("client (white: no example; dark: many)", fontsize="medium")
     figure.supylabel("label", fontsize="medium")
     return figure, drawn
@@ -203,18 +246,21 @@ def partitions(
 def counts_picture(
     counts: np.ndarray, ax: Axes, names: Sequence[str] = (), most: int = 0, bar: bool = True
 ) -> None:
-    """Draw counts ``[clients, classes]`` as tiles, white where a client has none of a class.
+    """Draw numbers of examples as tiles; a tile is white if the client has no example of the class.
 
-    The first class is at the top, as in other matrices. ``names`` ``[classes]`` is what the classes
-    are called, ``most`` the count of the darkest tile, the largest of ``counts`` by default,
-    ``bar`` whether colours are explained.
+    Args:
+        counts: the numbers of examples ``[clients, classes]``. The first class is at the top.
+        ax: where to draw.
+        names: the names of the classes; numbers by default.
+        most: the count of the darkest tile; 0 takes the largest of ``counts``.
+        bar: whether a colour bar is drawn.
     """
     clients, classes = counts.shape
     most = max(most or int(counts.max(initial=0)), 2)
-    # The palest colours are left out: a single example should be seen on white.
+    # The palest colours are left out, so that a single example can be seen on white.
     colours = ListedColormap(colormaps["viridis_r"](np.linspace(0.15, 1, 256)))
-    shown = np.ma.masked_equal(counts.T, 0)
-    marks = ax.imshow(shown, aspect="auto", cmap=colours, vmin=1, vmax=most)  # none is white
+    shown = np.ma.masked_equal(counts.T, 0)  # masked tiles are white
+    marks = ax.imshow(shown, aspect="auto", cmap=colours, vmin=1, vmax=most)
     ax.grid(visible=False)
     ax.set(xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6), xlabel="client", ylabel="class")
     for axis in (ax.xaxis, ax.yaxis):
@@ -226,7 +272,7 @@ def counts_picture(
 
 
 def _cells(row: str, column: str, **matrices: np.ndarray) -> dict[str, np.ndarray]:
-    """Return matrices of one shape as columns: an entry's row, its column, its values."""
+    """Return matrices of one shape as columns: the row and column of each entry, and its values."""
     rows, columns = np.indices(next(iter(matrices.values())).shape)
     places = {row: rows.ravel(), column: columns.ravel()}
     return {**places, **{name: m.ravel() for name, m in matrices.items()}}

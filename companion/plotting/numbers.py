@@ -1,4 +1,4 @@
-"""Numbers by method: best at the top, by a place, in rows with their range; and their floor."""
+"""Numbers by method: sorted, by place, in rows with their intervals, and beside the baseline."""
 
 from collections.abc import Collection, Mapping, Sequence
 from textwrap import fill
@@ -13,21 +13,29 @@ from matplotlib.ticker import MaxNLocator
 from companion.frames import bands
 from companion.inference import CONTRADICTED, EQUAL, HOLDS, OPEN, TRAINING, Z
 from companion.plotting import style
-from companion.plotting.style import Drawn, Style, fields
+from companion.plotting.style import Drawn, Style, draw_panels
 from companion.sections import FAITHFUL
 
-PUBLISHED: Style = {"color": "black", "fillstyle": "none"}  # and a circle, in every figure
+PUBLISHED: Style = {"color": "black", "fillstyle": "none"}  # always a circle
 UNJUDGED = "#777777"
-JUDGED = {"agrees": "#0072b2", "differs": "#d55e00"}  # colours that the colour-blind tell apart
+JUDGED = {"agrees": "#0072b2", "differs": "#d55e00"}  # a colour-blind reader can tell them apart
 NO_ROWS = pd.DataFrame(columns=["row", "group"])
-LETTER = 0.065  # of the name of a row, inches
-STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
+LETTER = 0.065  # the width of a letter in the name of a row, in inches
+STEPS = [1, 2, 2.5, 5, 10]  # steps between ticks: few, so that labels such as -0.15 have room
 
 
 def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any) -> Drawn:
-    """Draw one number per run by method, best at the top: a dot per run, a stroke at the mean.
+    """Draw one number per run by method, the best method at the top.
 
-    ``panels`` maps a panel's title to a frame with columns method, seed and value.
+    A dot is a run, and a stroke the mean.
+
+    Args:
+        panels: by title, a frame with columns method, seed and value.
+        xlabel: the label of the x axis.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure, and the mean, interval and number of seeds by method.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -48,7 +56,7 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any)
         return drawn
 
     most = max((frame["method"].nunique() for frame in panels.values()), default=0)
-    return fields(panels, draw, (3.6, 0.24 * most + 0.9), xlabel=xlabel, **labels)
+    return draw_panels(panels, draw, (3.6, 0.24 * most + 0.9), xlabel=xlabel, **labels)
 
 
 def points(
@@ -60,14 +68,22 @@ def points(
     marks: Mapping[str, float] | None = None,
     mark: str = "",
 ) -> Drawn:
-    """Draw a dot per run and a stroke at the mean, by method and ``x``.
+    """Draw one number per run by method and place: a dot is a run, and a stroke the mean.
 
-    ``frame`` has columns method, seed, value and the one that ``x`` names. The floor is a thin line
-    across each place that has one; ``marks`` are dotted lines by place, called ``mark``.
+    Args:
+        frame: columns method, seed, value and ``x``.
+        x: the column of places, which are drawn from left to right.
+        ylabel: the label of the y axis.
+        heading: the heading of the figure.
+        marks: by place, the y of a dotted line.
+        mark: what the legend calls these lines.
+
+    Returns:
+        The figure, and the mean, interval and number of seeds by place and method.
     """
     frame, floor = style.parted(frame)
     drawn, places = bands(frame, by=(x, "method")), list(dict.fromkeys(frame[x]))
-    methods = list(dict.fromkeys(style.ordered(frame)["method"]))  # as the legend
+    methods = list(dict.fromkeys(style.ordered(frame)["method"]))  # in the order of the legend
     places = style.real_first(places) if x == "panel" else places
     figure, ax = plt.subplots(figsize=(min(style.PAGE, 2.4 + 1.8 * len(places)), 2.6))
     for j, method in enumerate(methods):
@@ -103,16 +119,27 @@ def dots(
     colours: Mapping[str, str] | None = None,
     **labels: Any,
 ) -> Drawn:
-    """Draw means in rows, one panel each, with their runs as strokes, or their ranges.
+    """Draw means in rows, with their runs or their ranges.
 
-    A panel's frame has columns row, group, mean, low, high, and values if ranges are 95% intervals
-    of these: they are drawn instead. Rows go from top to bottom, groups by colour and form, the
-    group ``black`` hollow. ``marks`` are places of dotted lines, one per panel, called ``mark``;
-    ``empty`` is written where a panel has nothing of a row. With ``colours`` of some groups the
-    others are grey, and a row's groups share one line. The floor is a thin upright line. With
-    ``marks`` a panel has its own x axis unless ``sharex``, and if ``counted`` the heading counts
-    intervals beyond. ``run`` is what the legend calls a stroke, a single seed by default, or a
-    range.
+    Rows go from top to bottom, and groups differ by colour and marker. A stroke is a run. The
+    baseline is a thin vertical line.
+
+    Args:
+        panels: by title, a frame with columns row, group, mean, low and high, and values if the
+            ranges are 95% intervals of these values, which are drawn in place of the ranges.
+        marks: by title, the x of a dotted line. With it and values, panels do not share their x
+            axis unless ``sharex`` says so.
+        mark: what the legend calls the dotted line.
+        empty: the text in a row of which a panel has nothing.
+        black: the group that is drawn as hollow black circles.
+        counted: whether the heading counts the intervals beyond ``marks``.
+        run: what the legend calls a stroke or a range; by default, a stroke is a single seed.
+        colours: the colours of some groups; the others are grey, and the groups of a row share a
+            line.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure, and the rows of all panels, those of the baseline at the end.
     """
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()]) if split else NO_ROWS
@@ -141,25 +168,28 @@ def dots(
         told = [labels.get("heading", ""), _beyond(panels, marks, mark) if counted else ""]
         share |= {"sharex": labels.get("sharex", False), "heading": ", ".join(filter(None, told))}
     names = LETTER * max((len(line) for row in rows for line in row.splitlines()), default=0)
-    figure, drawn = fields(split, draw, (wide, tall), left=names, **share)
+    figure, drawn = draw_panels(split, draw, (wide, tall), left=names, **share)
     return figure, _told(drawn, {name: floor for name, (_, floor) in split.items()})
 
 
 def _told(drawn: pd.DataFrame, floors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return what is drawn, and below it the floor of each panel that has one."""
+    """Return what is drawn without its single values, and below it the rows of the baseline."""
     there = [floor.assign(panel=name) for name, floor in floors.items() if len(floor)]
     return pd.concat([drawn, *there], ignore_index=True).drop(columns="values", errors="ignore")
 
 
 def _at(rows: pd.DataFrame, places: Sequence[str], shift: float) -> pd.DataFrame:
-    """Return rows with the height at which each is drawn, ``at``."""
+    """Return the rows with a column ``at``: the height at which each of them is drawn."""
     return rows.assign(at=[places.index(row) + shift for row in rows["row"]])
 
 
 def _looks(
     groups: Sequence[str], black: str, colours: Mapping[str, str] | None
 ) -> dict[str, Style]:
-    """Return colour and form by group; of few groups none is so light that it is hard to see."""
+    """Return the colour and the marker of each group.
+
+    If there are few groups, the lightest colours, which are hard to see, are left out.
+    """
     shades = style.SHADES[len(groups) - groups.count(black) < 3 :]
     looks: dict[str, Style] = {}
     for j, group in enumerate(groups):
@@ -170,7 +200,7 @@ def _looks(
 
 
 def _means(ax: Axes, rows: pd.DataFrame, look: Style, label: str) -> None:
-    """Draw the means of a group, each at its place, with their runs or else their ranges."""
+    """Draw the means of a group, each in its row, with their runs or else their ranges."""
     colour = look["color"]
     if "values" in rows:
         runs = rows[rows["values"].map(np.size) > 1].explode("values")
@@ -181,8 +211,8 @@ def _means(ax: Axes, rows: pd.DataFrame, look: Style, label: str) -> None:
 
 
 def _rows(ax: Axes, rows: Sequence[str], lacking: Collection[str], empty: str) -> None:
-    """Name the rows of a field, part them by lines, and write ``empty`` where one is lacking."""
-    across: Any = ax.get_yaxis_transform()  # x goes from 0 at a field's left to 1 at its right
+    """Name the rows of a panel, separate them by lines, and write ``empty`` in the missing ones."""
+    across: Any = ax.get_yaxis_transform()  # x goes from 0 at the left of a panel to 1 at its right
     ax.grid(visible=False, axis="y")
     ax.hlines(np.arange(len(rows) - 1) + 0.5, 0, 1, "0.9", lw=0.6, transform=across)
     for row in lacking:
@@ -193,9 +223,9 @@ def _rows(ax: Axes, rows: Sequence[str], lacking: Collection[str], empty: str) -
 
 
 def _beyond(panels: Mapping[str, pd.DataFrame], marks: Mapping[str, float], mark: str) -> str:
-    """Return in words how many intervals of each group lie wholly above and below their mark.
+    """Return in words how many intervals of each group lie wholly above or below their mark.
 
-    As "all 18 intervals lie above 1", or "ours: 3 of 9 intervals lie above 1, 2 below".
+    Examples are "all 18 intervals lie above 1" and "ours: 3 of 9 intervals lie above 1, 2 below".
     """
     every = pd.concat(
         rows.assign(above=rows["low"] > marks[name], below=rows["high"] < marks[name])
@@ -214,7 +244,17 @@ def _beyond(panels: Mapping[str, pd.DataFrame], marks: Mapping[str, float], mark
 def grouped(
     groups: Mapping[str, np.ndarray], names: Sequence[str], *, ylabel: str, heading: str = ""
 ) -> Drawn:
-    """Draw several numbers of each class, ``[classes]`` by group: bars, and marks of the others."""
+    """Draw several numbers of each class: bars for the first group, and markers for the others.
+
+    Args:
+        groups: by name, the numbers ``[classes]``.
+        names: the names of the classes.
+        ylabel: the label of the y axis.
+        heading: the heading of the figure.
+
+    Returns:
+        The figure; columns group, name and value.
+    """
     table = pd.DataFrame(dict(groups), index=pd.Index(names, name="name"))
     figure, ax = plt.subplots(figsize=(style.PAGE, 2.6))
     crowded = max(map(len, names)) > 5
@@ -232,10 +272,16 @@ def grouped(
 
 
 def against_floor(table: pd.DataFrame) -> Drawn:
-    """Draw published accuracies by method, a field per data set and S, with the floor as a line.
+    """Draw published accuracies by method beside the baseline, a panel per data set and S.
 
-    ``table`` has columns dataset, S, method, value and floor, methods from top to bottom. What lies
-    below the baseline is red. Returns the table with the column below.
+    Accuracies below the baseline are red.
+
+    Args:
+        table: columns dataset, S, method, value and floor (the accuracy of the baseline); methods
+            are drawn from top to bottom.
+
+    Returns:
+        The figure, and the table with the column below: whether a value is less than its floor.
     """
     table = table.assign(below=table["value"] < table["floor"])
     sets, ratios, methods = (list(dict.fromkeys(table[c])) for c in ("dataset", "S", "method"))
@@ -262,7 +308,7 @@ def against_floor(table: pd.DataFrame) -> Drawn:
     told = f"{table['below'].sum()} of {len(table)} published accuracies"
     share: Style = {"sharex": True, "sharey": True, "xlabel": "accuracy"}
     share["heading"] = f"{told} are below the {style.CALLED}"
-    figure, _ = fields(cells, draw, size, columns=len(sets), room=0.6, **share)
+    figure, _ = draw_panels(cells, draw, size, columns=len(sets), room=0.6, **share)
     return figure, table
 
 
@@ -277,7 +323,7 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
         panels: by title, a frame with columns name, setting (which follows a name that several
             rows have), value (published), mean (measured), values (by seed), floor (NaN for none)
             and verdict.
-        labels: as of `style.fields`.
+        labels: as of `style.draw_panels`.
 
     Returns:
         The figure, and the rows with the column gap, measured minus published.
@@ -309,11 +355,11 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
         high.append(len(rows) * (0.06 + 0.1 * named[item]["label"].str.count("\n").add(1).max()))
     axes: Style = {"xlabel": "percent", "height_ratios": high, **labels}
     size = style.PAGE, sum(high) / len(high) + 0.75
-    return fields(named, draw, size, columns=1, room=0.4, **axes)
+    return draw_panels(named, draw, size, columns=1, room=0.4, **axes)
 
 
 SETTINGS = dict(zip(FAITHFUL, "o^sDv", strict=True))
-# As `JUDGED`; other verdicts are grey, and hollow where training has not ended.
+# The colours of verdicts; others are grey, and `TRAINING` has a hollow marker.
 DECIDED = {HOLDS: "#0072b2", CONTRADICTED: "#d55e00", EQUAL: "#009e73"}
 
 
@@ -321,16 +367,18 @@ POINTS = "percentage points (95% intervals; linear to \u00b13, then logarithmic)
 
 
 def forest(rows: pd.DataFrame) -> Drawn:
-    """Draw measured effects with their intervals beside the published ones, a row each.
+    """Draw measured effects with their intervals beside the published ones, in rows.
+
+    The axis is linear up to three points to each side of zero, where verdicts are decided, and
+    logarithmic beyond.
 
     Args:
-        rows: columns group, promise, setting (one of ``SETTINGS``), verdict, effect, low, high and
-            published (NaN for none), published_se (NaN for none). Rows of a group stand together,
-            under its name.
+        rows: columns group, promise, setting (one of ``SETTINGS``), verdict, effect, low, high,
+            published and published_se (both NaN for none). Rows of a group must be adjacent; they
+            are drawn below its name.
 
     Returns:
-        The figure and its numbers. The axis is linear up to three points to each side of zero,
-        where verdicts are decided, and logarithmic beyond.
+        The figure, and the rows.
     """
     table = rows.reset_index(drop=True)
     heads = ~table["group"].duplicated()

@@ -1,4 +1,4 @@
-"""Two numbers against each other: of methods, of clients, of settings."""
+"""Two numbers against each other, by method, client or setting."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -11,18 +11,25 @@ from matplotlib.patheffects import withStroke
 
 from companion.frames import bands
 from companion.plotting import style
-from companion.plotting.style import Drawn, Style, fields
+from companion.plotting.style import Drawn, Style, draw_panels
 
-Box = tuple[np.ndarray, np.ndarray]  # a centre, and half of the width and height
-LETTERS, LETTER, ROOM = 7, 4.2, 4  # of names, in points: height, a letter's width, way to dots
+Box = tuple[np.ndarray, np.ndarray]  # the centre, and half of the width and height
+LETTERS, LETTER, ROOM = 7, 4.2, 4  # points: height of names, width of a letter, distance to dots
 ENDS = ("mean", "low", "high")
-WIDTH = (2, 0)  # of an interval to each side, points
+WIDTH = (2, 0)  # half the width of an interval as an obstacle, in points
 
 
 def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
-    """Draw one accuracy against another by method, one panel each: the mean, and every run.
+    """Draw one accuracy against another by method: the mean as a marker, and every run as a dot.
 
-    A panel's frame has columns method, seed, x, y. The dotted line is where both are the same.
+    A dotted line is where both accuracies are the same.
+
+    Args:
+        panels: by title, a frame with columns method, seed, x and y.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure; by method, the number of seeds and the mean and interval of x and y.
     """
 
     def draw(ax: Axes, name: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -41,16 +48,25 @@ def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
         ax.plot(same, same, zorder=0, **style.MARK)
         return drawn
 
-    return fields(panels, draw, (style.COLUMN, 2.9), room=0.5, **labels)
+    return draw_panels(panels, draw, (style.COLUMN, 2.9), room=0.5, **labels)
 
 
 def tradeoff(panels: Mapping[str, pd.DataFrame], *, x: str, **labels: Any) -> Drawn:
-    """Draw the points that settings gain over a method, against what they cost, ``x`` (log).
+    """Draw what each setting of a method gains, in points, against its cost on a logarithmic axis.
 
-    A panel's frame has columns method, at, seed, ``x`` and value: a method is a line through its
-    settings, each with its name ``at``, its mean and 95% interval, and every seed as a dot. Names
-    stand above the intervals of the first method, whose costs are marked on the axis, and below
-    those of others, clear of all intervals. A line at 0 is no difference.
+    A method is a line through the means of its settings, with their 95% intervals, their names, and
+    every seed as a dot. Names of the first method stand above its intervals, and its costs are the
+    ticks of the axis; names of the other methods stand below. No name covers an interval. A line at
+    0 is no difference.
+
+    Args:
+        panels: by title, a frame with columns method, at (the name of the setting), seed, ``x`` and
+            value.
+        x: the column of the cost.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure, and the mean, interval and cost by method and setting.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -72,18 +88,18 @@ def tradeoff(panels: Mapping[str, pd.DataFrame], *, x: str, **labels: Any) -> Dr
         ax.set_title(f"{name}, {style.seeds_of(drawn)}")
         return drawn
 
-    figure, drawn = fields(panels, draw, (style.COLUMN, 3.0), room=0.3, **labels)
-    figure.draw_without_rendering()  # names need the places of intervals
+    figure, drawn = draw_panels(panels, draw, (style.COLUMN, 3.0), room=0.3, **labels)
+    figure.draw_without_rendering()  # only then are the positions of intervals known
     for ax, (_, rows) in zip(figure.axes, drawn.groupby("panel", sort=False), strict=False):
         _name_intervals(ax, rows[rows["at"] != ""], x)
     return figure, drawn
 
 
 def _name_intervals(ax: Axes, drawn: pd.DataFrame, x: str) -> None:
-    """Write each setting's name above its interval, or below it but for the first method.
+    """Write the name of each setting above its interval, or below it for all but the first method.
 
-    It is centred, or moved to a side, or farther away, until it is clear of all intervals, of other
-    names and of the line at 0.
+    A name is centred if possible. Otherwise it is moved sideways or away from the interval, until
+    it covers no interval, no other name, and not the line at 0.
     """
     figure: Any = ax.figure
     top, drawn = drawn["method"].iloc[0], drawn.sort_values(x)
@@ -110,7 +126,7 @@ def _name_intervals(ax: Axes, drawn: pd.DataFrame, x: str) -> None:
 
 
 def _behind(corner: tuple[float, float], long: float, box: tuple[float, ...]) -> bool:
-    """Return whether a name of such a length, at its lower left ``corner``, overlaps a box."""
+    """Return whether a name of some length, given its lower left ``corner``, overlaps a box."""
     left, bottom, right, top = box
     across = left < corner[0] + long and corner[0] < right
     return across and bottom < corner[1] + LETTERS and corner[1] < top
@@ -119,11 +135,20 @@ def _behind(corner: tuple[float, float], long: float, box: tuple[float, ...]) ->
 def frontier(
     panels: Mapping[str, pd.DataFrame], *, log: bool = False, unit: str = "", **labels: Any
 ) -> Drawn:
-    """Draw every method as a dot of its group's form, grey without one, and name some.
+    """Draw every method as a marker, with a line through those that no other method beats in both.
 
-    A panel's frame has columns method, group, x, y, best, named; the best, which none beats in
-    both, are joined by a line. ``log`` is for x, ``unit`` its unit. The floor is no dot but a thin
-    line at its y; so is, on a logarithmic axis, what costs nothing.
+    The marker depends on the group of a method; methods without a group are grey. The baseline is a
+    thin line at its y, and so, on a logarithmic axis, is a method that costs nothing.
+
+    Args:
+        panels: by title, a frame with columns method, group, x, y, best (whether the line passes
+            through it) and named (whether its name is written).
+        log: whether the x axis is logarithmic.
+        unit: the unit of x.
+        labels: as of `style.draw_panels`.
+
+    Returns:
+        The figure, and the rows of all panels, those of the baseline at the end.
     """
     split = {name: style.parted(frame) for name, frame in panels.items() if len(frame)}
     if not split:
@@ -156,16 +181,16 @@ def frontier(
         _name(ax, points.sort_values("y", ascending=False))
         return parts[0]
 
-    figure, drawn = fields(split, draw, (style.PAGE, 3.6), columns=1, room=0.6, **labels)
+    figure, drawn = draw_panels(split, draw, (style.PAGE, 3.6), columns=1, room=0.6, **labels)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     return figure, pd.concat([drawn, *floors], ignore_index=True)
 
 
 def _name(ax: Axes, points: pd.DataFrame) -> None:
-    """Name methods, each at the nearest place that is free of dots and of other names."""
-    ax.autoscale_view(scaley=False)  # else the limits would only be known when all is drawn
+    """Write the names of methods, each at the nearest position free of dots and other names."""
+    ax.autoscale_view(scaley=False)  # fixes the limits of x before anything is rendered
     figure: Any = ax.figure
-    figure.draw_without_rendering()  # nor would the places of dots
+    figure.draw_without_rendering()  # only then are the positions of dots known
     to_points = 72 / figure.dpi
     dots = ax.transData.transform(points[["x", "y"]].to_numpy(float)) * to_points
     field = ax.transAxes.transform([(0, 0), (1, 1)]) * to_points
@@ -186,9 +211,15 @@ def _name(ax: Axes, points: pd.DataFrame) -> None:
 def _free_way(
     dot: np.ndarray, half: np.ndarray, dots: np.ndarray, written: Sequence[Box], field: np.ndarray
 ) -> np.ndarray:
-    """Return the least way from a dot to the centre of a name that overlaps nothing.
+    """Return the shortest offset from a dot to the centre of its name at which the name overlaps
+    nothing.
 
-    ``half`` is half of the name's width and height. Its line may pass dots, but nothing written.
+    Args:
+        dot: the position of the dot, in points.
+        half: half of the width and height of the name.
+        dots: the positions of all dots, which the line from dot to name may cross.
+        written: the boxes of names and lines, which it may not cross.
+        field: the lower left and the upper right corner of the panel.
     """
     obstacles = [(at, np.full(2, ROOM)) for at in dots] + [*written]
     for far, turn in product(range(3, 150, 3), np.radians(np.arange(90, 450, 15))):
@@ -201,9 +232,10 @@ def _free_way(
 
 
 def _line(dot: np.ndarray, way: np.ndarray) -> np.ndarray:
-    """Return places on the line from a dot to its name."""
+    """Return points on the line from a dot to its name."""
     return dot + np.linspace(0.15, 0.9, 16)[:, None] * way
 
 
 def _apart(one: Box, others: Sequence[Box]) -> bool:
+    """Return whether a box overlaps none of the others."""
     return all((np.abs(one[0] - at) >= one[1] + half).any() for at, half in others)

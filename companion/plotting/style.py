@@ -1,4 +1,4 @@
-"""What all figures share: colours, the floor's line, fields side by side, where they are saved."""
+"""What all figures share: colours, the line of the baseline, the layout of panels, and saving."""
 
 import os
 import re
@@ -32,44 +32,46 @@ Drawn = tuple[Figure, pd.DataFrame]
 Style = dict[str, Any]
 COLUMN, PAGE = 3.5, 7.2  # inches: one and two columns of a journal page
 BLIND = sns.color_palette("colorblind")
-SHADES = ("#9ecae1", "#3182bd", "#08306b", "#e6550d", "#636363")  # light to dark, then others
-RED, BLUE = "#c0392b", "#2a6fbb"  # what is wrong, and what is right
-FORMS = "os^DvPX<>p"  # a colour of the palette has its form
+SHADES = ("#9ecae1", "#3182bd", "#08306b", "#e6550d", "#636363")  # from light to dark, then others
+RED, BLUE = "#c0392b", "#2a6fbb"  # wrong and right reconstructions
+FORMS = "os^DvPX<>p"  # the marker of each colour of the palette
 CALLED = "majority-class baseline"
 FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth": 0.9}
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
-LETTERS, MEDIUM, SMALL = 15, 9.1, 7.6  # of a heading to the inch; its size in points, and a smaller
-# An interval with its effect and seeds, what else is in brackets, how many seeds, a round, and a
-# parameter's value stay on one line.
+LETTERS, MEDIUM, SMALL = 15, 9.1, 7.6  # letters per inch of a heading; two font sizes in points
+# These stay on one line: an effect with its interval and seeds, other text in brackets, a number of
+# seeds or rounds, and the value of a parameter.
 BRACKETS = re.compile(
     r"([+-][\d.]+ (points )?)?[\[(][^\])]*[\])](, \d+ seeds?)?"
     r"|[\d,]+ (seeds?|rounds)|round \d+|\w+ = [\d.]+"
 )
 INTERVAL = "95% CI: "
-CONTRAST = 3.1  # of letters with white, at least
-# The labels of quantities, whose axes start at 0.
+CONTRAST = 3.1  # the least contrast ratio of text and a white background
+# The labels of quantities whose axes start at 0.
 FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent|least used")
 PART = "FEDLIB_PART"
 UNTRAINED, INITIAL = "did not train", "from the initial model"
-CROSSES = {UNTRAINED: "x", INITIAL: "+"}  # of marked runs
-REAL = "(standard)", "(paper)"  # the end of a title of real data
-# How figures call the scales, as tables of claims do; whoever names rounds has said enough.
+CROSSES = {UNTRAINED: "x", INITIAL: "+"}  # the markers of such runs
+REAL = "(standard)", "(paper)"  # how the titles of panels of real data end
+# How figures call the scales, as tables of claims do; a title with its rounds needs no scale.
 SAID = {
     r" \(standard\)(?=, [\d,]+ rounds)": "",
     r"\(standard\)": "(reduced)",
     r"\(paper\)": "(paper scale)",
     r" \(quick\)": "",
 }
-MOST_ABSENT = 8  # methods that a legend lists as missing
+MOST_ABSENT = 8  # the most missing methods that a legend lists
 What = TypeVar("What")
 
 
 class Title(str):
-    """The title of a field, and what a figure marks in it.
+    """The title of a panel, and what the figure says of that panel elsewhere.
 
-    ``absent`` tells by method why it is not there, as "2 of 3 seeds"; ``marked`` has by what is
-    said of runs, as of those that did not train, their method, seed, and where they stand.
+    Attributes:
+        absent: by method, why the panel lacks it, such as "2 of 3 seeds".
+        marked: by label, such as `UNTRAINED`, the runs that the panel marks with a cross: their
+            method, seed and place.
     """
 
     absent: Mapping[str, str]
@@ -78,21 +80,21 @@ class Title(str):
     def __new__(
         cls, text: str, absent: Mapping[str, str] | None = None, marked: Any = None
     ) -> "Title":
-        """Return a title; what is added to it is still the title of the same field."""
+        """Return a title; strings that are added to it keep these attributes."""
         made = super().__new__(cls, text)
         made.absent = absent or {}
         made.marked = marked or {}
         return made
 
     def __add__(self, more: str) -> "Title":
-        """Return the title followed by more words."""
+        """Return the title followed by more text."""
         return Title(super().__add__(more), self.absent, self.marked)
 
 
 def use_style() -> None:
-    """Set the companion's look: small type, colour-blind palette, no boxes, embedded fonts.
+    """Set the style of all figures: small type, colour-blind palette, no boxes, embedded fonts.
 
-    Tables show all rows and columns, and words whole.
+    pandas shows tables with all of their rows and columns, and texts in full.
     """
     for part in ("max_colwidth", "max_rows", "max_columns"):
         pd.set_option(f"display.{part}", None)
@@ -101,9 +103,12 @@ def use_style() -> None:
 
 
 def save(figure: Figure, frame: pd.DataFrame, name: str, scale: str) -> Path:
-    """Write ``figures/<scale>/<name>`` as PDF, PNG and the CSV behind it; return the PNG's path.
+    """Write a figure as PDF and PNG, and its numbers as CSV, to ``figures/<scale>/<name>``.
 
-    Scales have folders of their own, so that a quick run never overwrites a larger one.
+    Every scale has a folder of its own, so that a quick run never overwrites a larger one.
+
+    Returns:
+        The path of the PNG.
     """
     numbers = save_table(frame, name, scale)
     put = partial(figure.savefig, format="pdf", metadata={"CreationDate": None})
@@ -137,8 +142,9 @@ def of_few_colours(png: bytes) -> bytes:
 def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
     """Write a frame as ``figures/<scale>/<name>.csv``; return its path.
 
-    In a folder there that $FEDLIB_PART names, if it is set: what is drawn of one data set, or of
-    other seeds or rounds than a scale's own, takes no whole figure's and no verdicts' place.
+    If $FEDLIB_PART is set, it names a folder below the scale's. What was run on a single data set,
+    or with other seeds or rounds than the scale's own, thus replaces no complete figure and no
+    verdict.
     """
     path = paths.figures() / scale / os.environ.get(PART, "") / f"{name}.csv"
     put_table(path, frame, "the numbers of a figure", float_format="%.6g")
@@ -146,23 +152,23 @@ def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
 
 
 def title(name: str, scale: str = "") -> str:
-    """Return the name of a data set, a paper or a method as people write it.
+    """Return the title of a data set, a paper or a method as readers know it.
 
-    At a ``scale`` if it has another one there.
+    A name may have a title of its own at a ``scale``.
     """
     titles = theme().titles
     return titles.get(f"{name} ({scale})", titles.get(name, name))
 
 
 def readable(text: str) -> str:
-    """Return a title or heading with the names of scales as people know them."""
+    """Return a title or heading in which the scales are called as in the tables of claims."""
     for pattern, said in SAID.items():
         text = re.sub(pattern, said, text)
     return text
 
 
 def look_of(method: str) -> Style:
-    """Return a method's colour and dash, the same in every figure."""
+    """Return a method's colour and line style, which are the same in every figure."""
     if method == theme().floor:
         return {name: FLOOR[name] for name in ("color", "linestyle")}
     unknown = zlib.crc32(method.encode())
@@ -172,7 +178,10 @@ def look_of(method: str) -> Style:
 
 
 def legible(colour: Any) -> Sequence[float]:
-    """Return a colour, darkened until its contrast with white is enough for letters (WCAG 2.2)."""
+    """Return a colour, darkened until text in it can be read on white.
+
+    The contrast ratio is that of WCAG 2.2, and at least ``CONTRAST``.
+    """
     rgb = np.array(to_rgb(colour))
     while 1.05 / (rgb**2.2 @ (0.2126, 0.7152, 0.0722) + 0.05) < CONTRAST:
         rgb = 0.95 * rgb
@@ -180,12 +189,12 @@ def legible(colour: Any) -> Sequence[float]:
 
 
 def form_of(method: str) -> str:
-    """Return a method's marker: the same for methods of one colour."""
+    """Return the marker of a method, which depends on its colour only."""
     return FORMS[BLIND.index(look_of(method)["color"]) if method != theme().floor else 0]
 
 
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame's rows with its methods in the order of the theme, others at the end."""
+    """Return the rows of a frame sorted by method, in the order of the theme; others come last."""
     places = _places()
     order = frame["method"].map(places).fillna(len(places)).argsort(kind="stable")
     return frame.iloc[order]
@@ -196,16 +205,21 @@ def _places() -> dict[str, int]:
 
 
 def seeds_of(drawn: pd.DataFrame, what: str = "seed") -> str:
-    """Return how many seeds, or other runs, a drawing has, in words."""
+    """Return the number of seeds, or of other runs, behind a panel, such as "2 to 3 seeds"."""
     least, most = int(drawn["seeds"].min()), int(drawn["seeds"].max())
     return f"{most} {what}{'s' * (most > 1)}" if least == most else f"{least} to {most} {what}s"
 
 
 def finding(numbers: pd.DataFrame, method: str, other: str, unit: str) -> str:
-    """Return by how much a method differs from another on the same seeds, in words.
+    """Return the paired difference of two methods in words: "+1.8 points [0.9, 2.6], 3 seeds".
 
-    The effect, its 95% interval and the seeds: "+1.8 points [0.9, 2.6], 3 seeds". ``numbers`` has
-    columns method, seed and value; of accuracies the ``unit`` is points, of others "".
+    That is the mean, its 95% interval and the number of seeds.
+
+    Args:
+        numbers: columns method, seed and value.
+        method: the method.
+        other: the method that is subtracted.
+        unit: "points" for accuracies, "" for all else.
     """
     wide = numbers.pivot_table("value", "seed", "method").reindex(columns=[method, other])
     gaps = (wide[method] - wide[other]).dropna() * (100 if unit else 1)
@@ -218,7 +232,7 @@ def finding(numbers: pd.DataFrame, method: str, other: str, unit: str) -> str:
 
 
 def precision(values: Sequence[float], least: int) -> int:
-    """Return with how many digits, ``least`` or more, none of the values is a negative zero."""
+    """Return the least number of digits, from ``least`` on, at which no value prints as "-0.0"."""
 
     def lost(digits: int) -> bool:
         return any(v < -1e-6 and not float(f"{v:.{digits}f}") for v in values)
@@ -230,12 +244,21 @@ def findings(
     panels: Mapping[str, pd.DataFrame], method: str, other: str, x: str = "round",
     unit: str = "points", *, every: bool = False, start: str = "",
 ) -> str:  # fmt: skip
-    """Return a heading of one line: the ``finding`` of every real data set with both methods.
+    """Return one line for the heading of a figure: the `finding` of every panel of real data.
 
-    Where no name tells of real data it is that of the last panel with both methods, of enough seeds
-    if there is one, or of ``every`` panel. It is at the largest ``x`` that enough seeds of both
-    have, or of all rows where ``x`` is "". All runs count, as for the claims, also those that did
-    not train. The first interval has its name. What is told follows ``start``.
+    If no panel has real data, it is that of the last panel with both methods, preferably one with
+    ``LEAST_SEEDS`` seeds. All runs count, also those that did not train, as they do for claims. The
+    first interval is labelled as a 95% interval.
+
+    Args:
+        panels: by title, a frame with columns method, seed, value and ``x``.
+        method: the method.
+        other: the method that is subtracted.
+        x: the column at whose largest value with enough seeds of both methods the difference is
+            taken; "" takes all rows.
+        unit: "points" for accuracies, "" for all else.
+        every: whether panels of demonstrations count as well.
+        start: the words before the findings.
     """
     real, told, most = dict[str, str](), dict[str, str](), 0
     for name, rows in panels.items():
@@ -262,9 +285,10 @@ def findings(
 
 
 def _at_the_end(rows: pd.DataFrame, x: str, least: int) -> tuple[pd.DataFrame, float]:
-    """Return the rows of two methods at the largest x, and that: of all of them if x is "".
+    """Return the rows of two methods at the largest x that they share, and this x.
 
-    None where the methods have fewer than the ``least`` seeds in common.
+    At least ``least`` seeds must have both methods there: otherwise no row is returned, and NaN. If
+    x is "", all rows are one place.
     """
     place = rows[x] if x else pd.Series(0.0, rows.index)
     methods = rows["method"].groupby([place, rows["seed"]]).nunique()
@@ -274,14 +298,19 @@ def _at_the_end(rows: pd.DataFrame, x: str, least: int) -> tuple[pd.DataFrame, f
 
 
 def marked(name: str) -> Mapping[str, pd.DataFrame]:
-    """Return the runs of a field that are marked; ``name`` is its title, which knows a panel's."""
+    """Return the runs that a panel marks; ``name`` is its title, a `Title` if there are any."""
     return getattr(name, "marked", {})
 
 
 def mark(ax: Axes, name: str, rows: pd.DataFrame, x: str, y: str) -> None:
-    """Mark those runs of a field of which something is to be said, behind its means.
+    """Draw a cross behind the means for every run that the title of a panel marks.
 
-    ``name`` is its title; ``rows`` have columns method, seed, x, y, and places of runs.
+    Args:
+        ax: the panel.
+        name: its title.
+        rows: columns method, seed, ``x``, ``y``, and the places of runs.
+        x: the column of the horizontal coordinate.
+        y: the column of the vertical coordinate.
     """
     for label, runs in marked(name).items():
         keys = [c for c in runs.columns if c in rows]
@@ -291,7 +320,7 @@ def mark(ax: Axes, name: str, rows: pd.DataFrame, x: str, y: str) -> None:
 
 
 def parted(frame: pd.DataFrame, column: str = "method") -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return a frame without the floor's rows, and these."""
+    """Return the rows of a frame without those of the baseline, and the baseline's rows."""
     of_floor = frame[column] == theme().floor
     return frame[~of_floor], frame[of_floor]
 
@@ -299,9 +328,13 @@ def parted(frame: pd.DataFrame, column: str = "method") -> tuple[pd.DataFrame, p
 def draw_floor(
     ax: Axes, level: pd.Series, at: pd.Series | None = None, *, upright: bool = False
 ) -> None:
-    """Draw the floor's mean as a line across a field, or as a curve over ``at`` where it differs.
+    """Draw the mean of the baseline as a line across a panel; nothing if ``level`` is empty.
 
-    ``upright`` where accuracies go to the right. Nothing where the floor was not run.
+    Args:
+        ax: the panel.
+        level: the values of the baseline.
+        at: their x, if the baseline depends on it: a curve is drawn then.
+        upright: whether the axis of accuracies is the horizontal one.
     """
     if not len(level):
         return
@@ -313,9 +346,9 @@ def draw_floor(
 
 
 def fit(ax: Axes, values: pd.Series, floor: pd.Series) -> None:
-    """Fit the axis of y to values where the floor lies so far below that it would squeeze them.
+    """Fit the y axis to the values if the baseline lies so far below that it would squeeze them.
 
-    The floor is then a number in the corner.
+    The value of the baseline is then written in the corner.
     """
     low, high = values.min(), values.max()
     if len(floor) and floor.max() < low - (high - low):
@@ -326,11 +359,11 @@ def fit(ax: Axes, values: pd.Series, floor: pd.Series) -> None:
 
 
 def real_first(names: Iterable[Any]) -> list[Any]:
-    """Return the names of fields in their order, those of demonstrations on digits at the end."""
+    """Return the titles of panels in their order, but demonstrations on digits at the end."""
     return sorted(names, key=lambda name: DEMONSTRATION in name)
 
 
-def fields(
+def draw_panels(
     panels: Mapping[str, What] | Sequence[tuple[str, What | None]],
     draw: Callable[[Axes, str, What], pd.DataFrame],
     size: tuple[float, float],
@@ -344,16 +377,26 @@ def fields(
     heading: str = "",
     **share: Any,
 ) -> Drawn:
-    """Draw fields in rows of ``columns``, three by default, with one legend and heading.
+    """Draw panels in rows, with one legend and one heading.
 
-    Of a mapping the fields of real data come first.
+    Panels without rows are left out. Those of a mapping are sorted: real data come first.
 
-    ``draw(ax, name, what)`` draws one of the ``panels``, whose name is its title, and returns the
-    frame behind it; nothing is drawn where there is none, or a frame has no rows. A field's
-    ``size`` is width and height in inches; the figure is at least so wide, for the legend's sake,
-    and has some ``room`` below, and to the ``left``, for the names of rows.
-    Labels of y stand at the left, of x below if fields share it. Returns the figure and all frames,
-    with a column panel.
+    Args:
+        panels: by title, the data of each panel; or pairs of both, with None for an empty place.
+        draw: draws a panel, given its axes, title and data; returns the frame behind it.
+        size: the width and height of a panel in inches.
+        columns: the number of panels in a row; 0 takes three, or two if there are four panels.
+        least: the least width of the figure in inches, which leaves room for the legend.
+        room: inches that are added to the height, for the legend.
+        left: inches at the left that the names of rows take.
+        xlabel: the label of the x axis: below each column if panels share the axis, or else below
+            every panel.
+        ylabel: the label of the y axis, at the left of each row.
+        heading: the heading of the figure; empty for none.
+        share: further arguments of ``plt.subplots``.
+
+    Returns:
+        The figure, and the frames of all panels with their titles in the column panel.
     """
     given: list[tuple[str, Any]]
     if isinstance(panels, Mapping):
@@ -377,7 +420,7 @@ def fields(
             ax.grid(alpha=0.25)
             drawn.append(draw(ax, name, what).assign(panel=name))
             ax.title.set_text(readable(ax.get_title()))
-            _break(ax.title, (whole[0] - left) / wide - 0.5)  # it begins beside the labels
+            _break(ax.title, (whole[0] - left) / wide - 0.5)  # the labels of y take half an inch
     for ax in (lowest(axes.flat, wide) if "sharex" in share else axes.flat) if xlabel else ():
         ax.set_xlabel(xlabel)
         ax.tick_params(axis="x", labelbottom=True)
@@ -400,13 +443,13 @@ def lowest(axes: Iterable[Axes], wide: int) -> list[Axes]:
 
 
 def _empty(what: Any) -> bool:
-    """Return whether there is nothing to draw: a frame, or a cell's curve, without rows."""
+    """Return whether there is nothing to draw: no row in a frame, or in the curve of a cell."""
     frame = getattr(what, "curve", what)
     return isinstance(frame, pd.DataFrame) and not len(frame)
 
 
 def blank(heading: str = "") -> Drawn:
-    """Return a figure that tells that its runs are still to be trained, and an empty frame."""
+    """Return a figure that says that its runs are not trained yet, and an empty frame."""
     figure, ax = plt.subplots(figsize=(4.6, 0.8))
     ax.set_axis_off()
     ax.text(0.5, 0.5, "not trained yet", color="grey", ha="center", va="center")
@@ -415,7 +458,7 @@ def blank(heading: str = "") -> Drawn:
 
 
 def absent_of(titles: Sequence[str]) -> str:
-    """Return in words which methods the fields with these titles lack, and why, a line each."""
+    """Return in words which methods each of the panels lacks and why, a line per panel."""
     lines = []
     for title in dict.fromkeys(t for t in titles if getattr(t, "absent", {})):
         whys: dict[str, list[str]] = {}
@@ -431,11 +474,14 @@ def absent_of(titles: Sequence[str]) -> str:
 
 
 def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
-    """Put ``heading`` above a figure and below it a legend of what its fields have drawn.
+    """Put a heading above a figure, and below it the legend of all that its panels have drawn.
 
-    Methods are in the order of the theme, then comes what else was drawn; the floor is last.
-    Above them stands in grey what is ``absent``. A heading's line does not end with the colon of
-    what nothing is told of.
+    Methods are in the order of the theme, other entries follow, and the baseline is last.
+
+    Args:
+        figure: the figure, whose panels are drawn.
+        heading: its lines; a line that ends in a colon, because nothing follows, loses it.
+        absent: what the figure lacks (`absent_of`), which is written in grey above the legend.
     """
     inches = figure.get_figwidth()
     told = [line.rstrip(" ,:") for line in readable(heading).splitlines()]
@@ -451,7 +497,7 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     if not names and not absent:
         _keep_inside(figure)
         return
-    # As many columns as fit: of each a handle, and letters of its longest name, in inches.
+    # As many columns as fit: each needs inches for a handle and for its longest name.
     columns = max(len(names), 1)
     while columns > 2 and inches < sum(
         0.6 + 0.065 * max(len(title(name)) for name in column)
@@ -468,9 +514,9 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
 
 
 def _keep_inside(figure: Figure) -> None:
-    """Break titles and labels of x that leave the figure into lines as wide as their axes.
+    """Break the titles and x labels that leave the figure into lines as wide as their axes.
 
-    How much of a figure its axes take is only known once it is laid out.
+    The width of axes is known only after the layout of the figure.
     """
     figure.draw_without_rendering()
     for ax in figure.axes:
@@ -481,12 +527,12 @@ def _keep_inside(figure: Figure) -> None:
 
 
 def _break(text: Text, inches: float) -> None:
-    """Break a text into lines that have room in so many inches."""
+    """Break a text into lines that fit into a width in inches."""
     text.set_text(in_lines(text.get_text(), inches, float(text.get_fontsize())))
 
 
 def in_lines(text: str, inches: float, points: float = MEDIUM) -> str:
-    """Return a text in lines of at most so many inches; what is in brackets stays on one line."""
+    """Return a text in lines of at most ``inches``; text in brackets stays on one line."""
     letters = max(int(LETTERS * inches * MEDIUM / points), 8)
     glued = BRACKETS.sub(lambda part: part[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
     how: Style = {"break_long_words": False, "break_on_hyphens": False}
