@@ -1,7 +1,7 @@
-"""How results are drawn, judged and run; knows no paper by name.
+"""How results are drawn, judged and run; the companion knows no paper by name.
 
-Whoever imports anything of it computes with torch held to AVX2, and so do the processes that it
-starts: stored results are repeated bit by bit (``fedlib.processor``).
+Importing any of its modules pins torch to AVX2 in this process and in those that it starts, so that
+stored results are reproduced bit by bit (``fedlib.processor``).
 """
 
 from fedlib.processor import pin

@@ -1,30 +1,30 @@
-"""Verdicts on a paper's claims, computed from runs.
+"""Verdicts on the claims of papers, computed from runs.
 
-A *claim* is one sentence of a paper, with a criterion: a number, of which there is one per seed,
-lies above a bound, below one, or within a margin of zero. A *test* of it (`Claim`) is what the runs
-of one setting say. The 95% interval over seeds decides (`companion.inference`):
+A *claim* is one sentence of a paper with a criterion: a number, of which there is one per seed, is
+above a bound, below a bound, or within a margin of zero. A *test* of a claim (`Claim`) is the
+result in one setting. The 95% interval over seeds decides (`companion.inference`):
 
-- ``holds``: the interval lies wholly where the claim says.
-- ``contradicted``: it lies wholly elsewhere.
+- ``holds``: the whole interval satisfies the criterion.
+- ``contradicted``: the whole interval violates it.
 - ``no difference of a point``: the claim says that one accuracy is larger than another, the sign is
   undecided, and the difference is within a percentage point of zero (two one-sided tests).
 - ``undecided``: the interval contains the boundary, or p exceeds `DISCOVERY`.
-- ``still training``: the claim is about where training ends, and a curve that it compares had not
+- ``still training``: the claim is about the end of training, and a curve that it compares had not
   stopped rising (`companion.trained.Survey`).
-- ``not tested``: there are fewer than three seeds, or the setting cannot show it.
+- ``not tested``: there are fewer than three seeds, or the setting cannot show what is claimed.
 
 No seed is left out for its outcome. Where runs did not train, or kept their initial model, the test
-says in how many seeds (`companion.trained`). A method of which every run is the floor shows
-nothing: the claim is not tested. Where more seeds were run after a look at the results, interval
-and p are corrected for the number of looks.
+says in how many seeds (`companion.trained`). If no run of a method is better than the floor (the
+majority-class baseline), the claim is not tested. Where seeds were added after a look at the
+results, the interval and p are corrected for the number of looks.
 
-A claim has one verdict (`answers`), from its most faithful setting; other settings are listed below
-it. Next to the verdict stands the effect that the paper's numbers give, where they give one, and
-whether the interval contains it (`Claim.relation`).
+A claim has one verdict (`answers`), from its most faithful setting; the tests in other settings are
+listed below it. Next to the verdict stands the effect according to the paper's numbers, if they
+give one, and whether the interval contains it (`Claim.relation`).
 
-Verdicts are stored with the notebooks, and compared with what another execution tells. Training
-amplifies the last bit of a float, so that a processor with other instructions trains other models
-of the same quality, and a close call may be told otherwise. A clear verdict must not be.
+Verdicts are stored with the notebooks and compared with those of another execution. Training
+amplifies differences in the last bit of a float: a processor with other instructions trains other
+models of the same quality, so that a close call may get another verdict. A clear verdict may not.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,12 +57,12 @@ from companion.sections import DEMONSTRATION, FAITHFUL
 from fedlib import paths
 from fedlib.metrics.intervals import interval
 
-BASELINE = "majority-class baseline"  # the place of claims about it
-MISSING = "not trained yet"  # what was measured for a claim whose runs are not there
-NO_ORDER = "no two methods of a family differ"  # what was measured where nothing can be ordered
+BASELINE = "majority-class baseline"  # also the ``place`` of claims about it
+MISSING = "not trained yet"  # ``measured`` of a claim without runs
+NO_ORDER = "no two methods of a family differ"  # ``measured`` if nothing can be ordered
 TESTED = (HOLDS, CONTRADICTED, EQUAL, OPEN)
-WORST = (CONTRADICTED, TRAINING, OPEN, UNTESTED, EQUAL, HOLDS)  # the verdict of several parts
-DEMO = "demo"  # follows the verdict of what was tested on digits
+WORST = (CONTRADICTED, TRAINING, OPEN, UNTESTED, EQUAL, HOLDS)  # a claim has its worst part's
+DEMO = "demo"  # marks the verdict of a test on digits
 MARKS = {
     DEMO: "a demonstration on digits, which decides nothing about the paper",
     TRAINING: "a compared accuracy still rises by a point or more from the third to the last "
@@ -71,12 +71,12 @@ MARKS = {
 }
 PAPER, AUDIT, IDENTITY, OURS = KINDS = ("paper", "audit", "identity", "ours")
 POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
-# What a claim may say, by how far a number may lie from what it is compared with: above and below,
-# at most a point below or above, within a point.
+# The criteria of claims: the least and the largest difference from the other side. They ask for a
+# number above or below, at most a point below or above, and within a point.
 RULES = {">": (0.0, inf), "<": (-inf, 0.0)}
 RULES |= {">=": (-POINT, inf), "<=": (-inf, POINT), "~": (-POINT, POINT)}
-OFTEN = "often"  # of what is so or not in each run: in more than a share of them
-BARELY = 0.005  # above the floor: a run that is no better is the floor
+OFTEN = "often"  # a yes-or-no result is yes in more than a share of the runs
+BARELY = 0.005  # a run that exceeds the floor by no more counts as the floor
 ORDERED = 0.5  # the rank correlation below which an order is not the published one
 INSIDE, SMALLER, LARGER, OPPOSITE = "inside", "smaller", "larger", "opposite"
 BySeed = Mapping[int, float]
@@ -88,33 +88,36 @@ COLUMNS = ("notebook", "tested on", "claim", "verdict", "clear", "p")
 
 @dataclass(frozen=True)
 class Claim:
-    """One test of a claim: what is said and where, by whom, what was measured, and the verdict.
+    """One test of a claim: the sentence, its source, what was measured, and the verdict.
 
     Attributes:
         text: the claim, and the ``part`` of it that is tested.
         place: where the paper says it.
         measured: the number in words, with its interval and criterion.
         verdict: one of ``WORST``.
-        seeds: how many there are.
-        clear: False for a close call, whose interval ends within half its width of the boundary.
-        kind: "paper" (whose words are the ``quote``), "audit" (what released code or a way of
-            reporting does to a number), "identity" (arithmetic), or "ours".
-        exploratory: whether it was made, or its setting chosen, after its numbers were seen.
-        effect, low, high: the tested number and its interval, in percentage points where ``unit``
-            says "points".
+        seeds: the number of seeds.
+        clear: False for a close call: the interval ends within half its width of the boundary.
+        kind: "paper" (in the words of the ``quote``), "audit" (the effect of released code, or of a
+            way of reporting, on a number), "identity" (arithmetic), or "ours".
+        quote: the paper's words.
+        exploratory: whether the claim was made, or its setting chosen, after its numbers were seen.
+        effect, low, high: the tested number and its interval, in percentage points if ``unit`` is
+            "points".
+        unit: "points" for differences of accuracies, "" for all else.
         least, most: the criterion.
         detects: the smallest difference from the criterion that so many seeds detect with 80%
             power.
-        needed: the seeds that would decide an undecided claim at the effect seen, 0 for others.
-        p: that of the boundary.
-        values: the tested number by seed.
-        data: the data sets of which the paper says it, "; " between them, "" for all.
-        paper, name, part: which row of ``papers/claims.csv`` is tested, and which part of it.
+        needed: the number of seeds that would decide an undecided claim at the measured effect, 0
+            for others.
+        p: the p-value of the boundary.
+        values: the tested number by seed, with spaces in between.
+        data: the data sets for which the paper makes the claim, "; " between them, "" for all.
+        paper, name, part: the row of ``papers/claims.csv`` that is tested, and which part of it.
         methods: the methods whose curves are compared, "; " between them.
-        published, published_se: the effect that the paper's numbers give, and its standard error
-            where they have deviations; NaN where they give none.
+        published, published_se: the effect according to the paper's numbers, and its standard error
+            if they have deviations; NaN for none.
         setting: how faithful the setting is, one of `companion.sections.FAITHFUL`.
-        dataset: the data set that it is tested on.
+        dataset: the data set on which the claim is tested.
     """
 
     text: str
@@ -149,8 +152,13 @@ class Claim:
     def on(self, dataset: str, setting: str = "", exploratory: bool = False) -> "Claim":
         """Return the claim as tested on a data set, in a setting.
 
-        It is ours, and exploratory, where the paper speaks of other data, and exploratory where the
-        setting was chosen by looking at what it shows.
+        If the paper makes the claim for other data sets, its kind becomes "ours", and it is
+        exploratory.
+
+        Args:
+            dataset: the name of the data set.
+            setting: how faithful the setting is.
+            exploratory: whether the setting was chosen by looking at its results.
         """
         claim = replace(self, dataset=dataset, setting=setting)
         if self.data and dataset not in self.data.split("; "):
@@ -159,9 +167,12 @@ class Claim:
         return replace(claim, exploratory=True) if exploratory else claim
 
     def unless_rising(self, rising: Mapping[str, float]) -> "Claim":
-        """Return the claim, `TRAINING` if the accuracy of a compared method rises by a point.
+        """Return the claim, with verdict `TRAINING` if a compared accuracy still rises by a point.
 
-        A close call if it rises by half a point to one and a half.
+        The call is close if an accuracy rises by between half a point and one and a half.
+
+        Args:
+            rising: by method, how much its accuracy rises at the end of training.
         """
         rises = {m: rising[m] for m in self.methods.split("; ") if m in rising}
         still = {m: rise for m, rise in rises.items() if rise >= POINT}
@@ -177,17 +188,17 @@ class Claim:
 
     @property
     def relation(self) -> str:
-        """Where the measured effect lies compared with the published one, "" if there is none.
+        """How the measured effect compares with the published one; "" if there is none.
 
-        "inside": the interval contains the published effect. Else the measured effect is "smaller",
-        "larger", or "opposite", of the other sign. A standard error of the published effect widens
-        the interval.
+        "inside" means that the interval contains the published effect. Otherwise the measured
+        effect is "smaller", "larger", or "opposite", that is, of the other sign. A standard error
+        of the published effect widens the interval.
         """
         return relation(self.effect, self.low, self.high, self.published, self.published_se)
 
 
 def relation(effect: float, low: float, high: float, published: float, se: float = nan) -> str:
-    """Return the word for how a measured effect compares with a published one: `Claim.relation`."""
+    """Return how a measured effect compares with a published one: see `Claim.relation`."""
     if isnan(published) or isnan(low):
         return ""
     error = 0.0 if isnan(se) else inference.Z * se
@@ -203,16 +214,19 @@ def judge(
     text: str, place: str, a: BySeed | Sequence[float], b: BySeed | float, rule: str = ">",
     **about: Any,
 ) -> Claim:  # fmt: skip
-    """Test that a number, one per seed, lies above ``b`` (or as the ``rule`` says: ``RULES``).
+    """Test that a number, one per seed, satisfies a criterion.
 
-    ``b`` is a bound, or numbers by seed: then paired differences are judged. "~" is equivalence: it
-    holds if both ends of the interval lie within a percentage point (two one-sided tests).
-    ``about`` are fields of the claim (kind, quote, exploratory), ``limits`` of the number's range
-    if they are others than its values say, ``floor`` by seed, ``looks``, how often runs were looked
-    at by the number of seeds from which on that is so (`judging`), and ``here``, False where
-    the setting cannot show what is claimed.
-    A seed of which a number is not finite counts as one that was not run. With the rule ``OFTEN`` a
-    run is so or not, 1 or 0, and ``b`` is the share of the runs to exceed.
+    Args:
+        text, place: of the claim.
+        a: the number by seed. A seed with a number that is not finite counts as not run.
+        b: a bound, or numbers by seed: then the paired differences a - b are judged.
+        rule: one of ``RULES``: ">" asks for a number above ``b``; "~" for equivalence, which holds
+            if the whole interval lies within a percentage point (two one-sided tests). With
+            ``OFTEN`` each number is 1 or 0, and ``b`` is the share of runs that must be exceeded.
+        about: further fields of the claim (kind, quote, exploratory), and arguments of `_judge`:
+            ``limits``, the range of the number, if its values do not show it; ``floor``, the
+            baseline by seed; ``looks``, see `judging`; and ``here``, False if the setting cannot
+            show what is claimed.
     """
     if rule == OFTEN:
         return _often(text, place, a, b, **about)
@@ -227,12 +241,12 @@ _WHERE: ContextVar[tuple[str, Mapping[int, int]]] = ContextVar("where", default=
 
 @contextmanager
 def judging(dataset: str, looks: Mapping[int, int]) -> Iterator[None]:
-    """Judge as on a data set and after so many looks: claims judged within need not say either.
+    """Judge claims on a data set and after a number of looks, which they then need not state.
 
     Args:
         dataset: the name of the data set.
-        looks: how often runs were looked at, by the number of seeds from which on that is so.
-            {4: 2} are runs that were looked at with three seeds, and of which there are more since.
+        looks: the number of looks at the results, by the least number of seeds for which it holds.
+            {4: 2} are runs that were looked at with three seeds, and that have more seeds since.
     """
     token = _WHERE.set((dataset, looks))
     try:
@@ -242,12 +256,12 @@ def judging(dataset: str, looks: Mapping[int, int]) -> Iterator[None]:
 
 
 def judged_dataset() -> str:
-    """Return the name of the data set that claims are judged on, "" outside of `judging`."""
+    """Return the name of the data set on which claims are judged, "" outside of `judging`."""
     return _WHERE.get()[0]
 
 
 def looked(looks: Mapping[int, int] | None, seeds: int) -> int:
-    """Return how often runs of so many seeds were looked at."""
+    """Return how often the results of so many seeds were looked at."""
     known = _WHERE.get()[1] if looks is None else looks
     return max([1, *(times for least, times in known.items() if least <= seeds)])
 
@@ -301,10 +315,10 @@ def ordered(
 
 
 def _often(text: str, place: str, runs: Any, share: Any, **about: Any) -> Claim:
-    """Test that more than a ``share`` of the runs are so, of which each is 1 or 0.
+    """Test that more than a ``share`` of the runs, of which each is 1 or 0, are 1.
 
-    Five runs of which none is so leave a doubt: the exact binomial interval decides. What so many
-    runs detect, and how many would decide, is left open.
+    The exact binomial interval decides, which is wide even if five runs agree. The detectable
+    effect and the number of seeds needed are not computed.
     """
     values = [*_finite(runs).values()]
     judged = _judge(text, place, values, least=share, **about)
@@ -320,7 +334,7 @@ def _often(text: str, place: str, runs: Any, share: Any, **about: Any) -> Claim:
 
 
 def table(claims: Mapping[str, Sequence[Claim]]) -> pd.DataFrame:
-    """Return claims by where they were tested (data set and scale) as a frame for a notebook."""
+    """Return tests, given by the data set and scale of each, as a frame for a notebook."""
     rows = [{"tested on": where, **vars(c)} for where, tested in claims.items() for c in tested]
     names = ["tested on", *Claim.__dataclass_fields__]
     return pd.DataFrame(rows, columns=names).rename(columns={"text": "claim"})
@@ -330,8 +344,8 @@ def answers(tests: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
     """Return the verdict of each claim of a paper, from its most faithful setting.
 
     Each part of a claim is judged in the most faithful setting in which it was tested, on every
-    data set of that setting; the claim has the worst verdict of its parts, and the numbers of the
-    part that decides. Tests that are exploratory, ours or on digits do not count.
+    data set of that setting. The claim has the worst verdict of its parts, and the numbers of the
+    part that decides. Tests that are exploratory, ours, or on digits do not count.
 
     Args:
         tests: a table of tests, as `table` returns, with the column notebook.
@@ -340,7 +354,7 @@ def answers(tests: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
     Returns:
         A row per claim: the columns of ``said``, those of the deciding test (verdict, effect, low,
         high, unit, seeds, p, needed, part, dataset, setting, published, notebook, ...), relation,
-        and ``parts``, how many tests the verdict stands on.
+        and ``parts``, the number of tests behind the verdict.
     """
     keys = ["paper", "name", "part"]
     theirs = tests["kind"].eq(PAPER) & ~tests["exploratory"].astype(bool) & ~demonstrations(tests)
@@ -348,7 +362,7 @@ def answers(tests: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
     chosen = mine[mine["rank"].eq(mine.groupby(keys)["rank"].transform("min"))]
     chosen = chosen.sort_values("seeds", ascending=False, kind="stable")
     chosen = chosen.drop_duplicates([*keys, "dataset"])
-    # Of several that say the same, the one that says it least surely; of contradictions the surest.
+    # Of parts with the same verdict the least certain decides; of contradictions the most certain.
     sure = chosen["p"].fillna(1.0).where(chosen["verdict"].eq(CONTRADICTED), -chosen["p"])
     order = chosen.assign(worst=chosen["verdict"].map(WORST.index), sure=sure)
     order = order.sort_values(["worst", "sure"], kind="stable").drop_duplicates(keys[:2])
@@ -362,14 +376,14 @@ def answers(tests: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
 def ranks(tests: pd.DataFrame) -> pd.Series:
     """Return how faithful the setting of each test is: 0 for the most faithful.
 
-    Settings in which a claim was not tested come after all others.
+    Tests with the verdict "not tested" come after all others.
     """
     rank = tests["setting"].map(FAITHFUL.index).astype(int)  # without rows, it is of type object
     return rank + len(FAITHFUL) * tests["verdict"].eq(UNTESTED)
 
 
 def sentences(tests: pd.DataFrame) -> pd.DataFrame:
-    """Return the papers' claims among tests, as `answers` takes them."""
+    """Return the papers' claims among tests, in the form that `answers` takes."""
     theirs = tests[tests["kind"].eq(PAPER) & ~tests["exploratory"].astype(bool)]
     part = [f": {part}" if part else "" for part in theirs["part"]]
     claim = [text.removesuffix(of) for text, of in zip(theirs["claim"], part, strict=True)]
@@ -378,27 +392,27 @@ def sentences(tests: pd.DataFrame) -> pd.DataFrame:
 
 
 def relations(tests: pd.DataFrame) -> list[str]:
-    """Return how the effect of each row compares with the published one: `Claim.relation`."""
+    """Return how the effect of each row compares with the published one: see `Claim.relation`."""
     columns = ["effect", "low", "high", "published", "published_se"]
     return [relation(*row) for row in tests[columns].astype(float).to_numpy()]
 
 
 def demonstrations(table: pd.DataFrame) -> pd.Series:
-    """Return which claims were tested on the quick scale's digits: a demonstration, and no more."""
+    """Return which tests were made on the digits of the quick scale: demonstrations."""
     return table["tested on"].str.contains(DEMONSTRATION, regex=False)
 
 
 def effect(row: Mapping[Any, Any]) -> str:
-    """Return the effect of a test and its interval: "+3.2 points [1.1, 5.3]", "" for none.
+    """Return the effect of a test with its interval: "+3.2 points [1.1, 5.3]"; "" for none.
 
-    To as many decimals as the width of the interval asks for.
+    The number of decimals depends on the width of the interval.
     """
     mean, low, high = (float(row[name]) for name in ("effect", "low", "high"))
     if isnan(mean):
         return ""
     width = high - low if high > low else abs(mean) or 1.0
     digits = int(np.clip(-np.floor(np.log10(width / 5)), 1, 3 if row["unit"] else 4))
-    mean, low, high = (round(v, digits) + 0.0 for v in (mean, low, high))  # and no "-0.0"
+    mean, low, high = (round(v, digits) + 0.0 for v in (mean, low, high))  # + 0.0: no "-0.0"
     sign, unit = ("+", f" {row['unit']}") if row["unit"] else ("", "")
     interval = "" if isnan(low) else f" [{low:.{digits}f}, {high:.{digits}f}]"
     return f"{mean:{sign}.{digits}f}{unit}{interval}"
@@ -408,10 +422,11 @@ HEADS = ("verdict", "claim", "measured", "published", "vs published", "seeds", "
 
 
 def headlines(answers: pd.DataFrame) -> pd.DataFrame:
-    """Return `answers` as a reader wants them: the verdict first, published beside measured.
+    """Return `answers` as a table for readers: the verdict first, and published beside measured.
 
-    Columns verdict, claim, measured, published, vs published (`Claim.relation`), seeds and setting,
-    with the data set. Where several parts or data sets are judged the one that decides is told.
+    Columns verdict, claim, measured, published, vs published (`Claim.relation`), seeds, and setting
+    with the data set. If several parts or data sets are judged, the numbers are of the deciding
+    one.
     """
     found = [_headline(row) for row in answers.to_dict("records")]
     return pd.DataFrame(found, columns=HEADS)
@@ -428,9 +443,9 @@ def _headline(row: Mapping[Any, Any]) -> tuple[str, ...]:
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """Return every test of a table in words: those on digits last, and marked as demonstrations.
+    """Return every test of a table in words; those on digits come last, marked as demonstrations.
 
-    Those about the majority-class baseline stand in a row per place.
+    The tests against the majority-class baseline are folded into one row per data set and scale.
     """
     table = _folded(table)
     table = table.iloc[demonstrations(table).argsort(kind="stable")]
@@ -447,7 +462,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _folded(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of tests, with those about the majority-class baseline in a row per place."""
+    """Return a table of tests with one row per place for those against the baseline."""
     about = table["place"].eq(BASELINE)
     rows = []
     for _, group in table[about].groupby("tested on", sort=False):
@@ -469,7 +484,7 @@ def enough(needed: float) -> str:
 
 
 def _compare(text: str, place: str, a: Any, b: BySeed, **how: Any) -> Claim:
-    """Judge the paired differences of two sides, and tell both."""
+    """Judge the paired differences of two sides, and state the means of both."""
     seeds = sorted(_finite(a).keys() & _finite(b).keys())
     sides = [[side[s] for s in seeds] for side in (a, b)]
     share = all(0 <= v <= 1 for side in sides for v in side)
@@ -532,20 +547,20 @@ def _judge(
     floored = floor and runs and all(v <= floor.get(s, -inf) + BARELY for s, v in runs.items())
     if floored:
         claim = replace(claim, measured=f"{claim.measured}; every run is the floor")
-    # Where nothing is left to chance, or no method beats the floor, more seeds decide nothing.
+    # If all seeds agree at the boundary, or no method beats the floor, more seeds decide nothing.
     if (low == high and low in bounds) or (floored and claim.verdict in (HOLDS, EQUAL)):
         return replace(claim, verdict=UNTESTED if floored else CONTRADICTED, needed=0, p=nan)
     return claim
 
 
 def _finite(numbers: BySeed | Sequence[float]) -> dict[int, float]:
-    """Return numbers by seed, or by their place, that are finite."""
+    """Return the finite ones of numbers by seed, or by their position."""
     every = numbers if isinstance(numbers, Mapping) else dict(enumerate(numbers))
     return {seed: v for seed, v in every.items() if isfinite(v)}
 
 
 def _cautious(claim: Claim) -> Claim:
-    """Return a claim, undecided if its p is one that comes by chance among so many."""
+    """Return a claim, undecided if its p may be chance among so many claims."""
     if claim.verdict == OPEN or not claim.p > DISCOVERY:
         return claim
     doubt = f"{claim.measured}; p = {claim.p:.2g}, which may be chance among so many claims"
@@ -553,9 +568,9 @@ def _cautious(claim: Claim) -> Claim:
 
 
 def _seen(values: Sequence[float], bounds: Sequence[float]) -> Limits:
-    """Return the range that numbers seem to have: shares, correlations, or none.
+    """Return the range that numbers seem to have: [0, 1], [-1, 1] or none.
 
-    A bound at the end of a range is no bound: what is asked to be positive is no share.
+    A range is excluded if a bound lies at its end: a share is never asked to be above 0.
     """
     for least in (0.0, -1.0):
         if all(least <= v <= 1 for v in values) and all(least < b < 1 for b in bounds):
@@ -564,7 +579,7 @@ def _seen(values: Sequence[float], bounds: Sequence[float]) -> Limits:
 
 
 def _in_words(mean: float, low: float, high: float, least: float, most: float, unit: str) -> str:
-    """Return a number, its interval and criterion: "+3.2 points [1.1, 5.3] (criterion: > 0)"."""
+    """Return a number, interval and criterion: "+3.2 points [1.1, 5.3] (criterion: > 0)"."""
     if unit:
         number, ends = f"{100 * mean:+.1f} {unit}", f"[{100 * low:.1f}, {100 * high:.1f}]"
         bounds = [f"{100 * b:g}" for b in (least, most)]
@@ -578,11 +593,11 @@ def _in_words(mean: float, low: float, high: float, least: float, most: float, u
     return f"{number}{'' if np.isnan(low) else ' ' + ends} (criterion: {criterion})"
 
 
-# The verdicts that notebooks have written, and whether another execution writes the same.
+# The verdicts of notebooks, and their comparison with those of another execution.
 
 
 def stored() -> pd.DataFrame:
-    """Return the stored verdicts: ``COLUMNS``, the notebook by its number ("07")."""
+    """Return the stored verdicts: columns ``COLUMNS``, with notebooks by number, such as "07"."""
     return _read(sorted(paths.notebooks().glob(VERDICTS)))
 
 
@@ -592,7 +607,7 @@ def drawn(folder: Path) -> pd.DataFrame:
 
 
 def store(notebook: Path, folder: Path) -> None:
-    """Store the verdicts that an executed notebook has just written in place of its old ones."""
+    """Replace the stored verdicts of a notebook by those that it has just written."""
     old, new, number = stored(), drawn(folder), notebook.name[:2]
     there = {path.name[:2] for path in paths.notebooks().glob("*.ipynb")} - {number}
     parts = [old[old["notebook"].isin(there)], new[new["notebook"] == number]]
@@ -602,12 +617,18 @@ def store(notebook: Path, folder: Path) -> None:
 
 
 def compare(folder: Path, numbers: Sequence[str] = ()) -> bool:
-    """Print in what the verdicts in a folder of figures differ from the stored ones.
+    """Print how the verdicts in a folder of figures differ from the stored ones.
 
-    Of the notebooks of these ``numbers`` ("07"), or of all.
-    Returns whether they agree. Where runs are trained again a close call may become undecided or
-    cease to be so, one verdict in twenty at most. All else contradicts: another verdict, and a
-    claim that only one execution tests.
+    If runs were trained again, a close call may become undecided or cease to be so, which up to one
+    verdict in twenty may do. Every other difference is a contradiction, also a claim that only one
+    of the executions tests.
+
+    Args:
+        folder: the folder of figures.
+        numbers: the numbers of the notebooks, such as "07"; all by default.
+
+    Returns:
+        Whether the verdicts agree.
     """
     both = stored().merge(drawn(folder), "outer", [*COLUMNS[:3]], suffixes=(" was", " is"))
     both = both[both["notebook"].isin(numbers or both["notebook"])]
@@ -633,7 +654,7 @@ def compare(folder: Path, numbers: Sequence[str] = ()) -> bool:
 
 
 def _read(tables: Sequence[Path]) -> pd.DataFrame:
-    """Return the verdicts of some tables; one without a notebook is that of the name's number."""
+    """Return the verdicts of some tables; the default notebook is that of the file name."""
     parts = [pd.DataFrame(columns=list(COLUMNS))] * (not tables)
     for one in tables:
         how: dict[str, Any] = {"keep_default_na": False, "dtype": dict.fromkeys(COLUMNS[:4], str)}

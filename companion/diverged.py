@@ -1,7 +1,7 @@
-"""Runs that diverged: a number of theirs stopped being finite, and would do so again.
+"""Runs that diverged: one of their numbers was not finite, and would not be finite again.
 
-That is a result too. A campaign tries them no more, and no section waits for them:
-``results/diverged.csv`` keeps them with the project, and what is shown says so.
+A diverged run is a result, too. A campaign does not try it again, no section waits for it, and
+figures list it. ``results/diverged.csv`` keeps these runs with the project.
 """
 
 from collections.abc import Collection, Iterable
@@ -20,7 +20,7 @@ DIVERGED = "diverged"  # why a method is absent from a panel
 
 
 def stored() -> pd.DataFrame:
-    """Return the diverged runs that are kept with the project: key, words, rounds completed."""
+    """Return the diverged runs that are kept with the project: key, run, rounds completed."""
     file = paths.results() / "diverged.csv"
     if not file.exists():
         return pd.DataFrame(columns=COLUMNS)
@@ -28,9 +28,9 @@ def stored() -> pd.DataFrame:
 
 
 def diverged(experiments: Iterable[Experiment]) -> dict[Experiment, int]:
-    """Return those that diverged, or build on what did, and after how many rounds.
+    """Return the experiments that diverged, or build on one that did, and after how many rounds.
 
-    A run that has a result has not diverged; the failure of uncommitted code does not count.
+    A run that has a result has not diverged; failures of uncommitted code do not count.
     """
     known = stored().set_index("key")["rounds"]
     rounds = {e: [_round(stage, known) for stage in e.stages] for e in experiments}
@@ -44,7 +44,7 @@ def lost(section: Section, scale: str, dataset: str) -> list[tuple[Run, int]]:
 
 
 def _round(one: Experiment, known: pd.Series) -> int:
-    """Return after how many rounds a stage diverged, -1 if it did not."""
+    """Return the number of rounds after which a stage diverged, -1 if it did not."""
     failure = diverged_run(one)
     counts = failure is not None and committed(failure.commit)
     after = failure.round if failure and counts else int(known.get(one.key, -1))
@@ -52,7 +52,12 @@ def _round(one: Experiment, known: pd.Series) -> int:
 
 
 def store(rows: Iterable[tuple[str, str, int]], judged: Collection[str]) -> None:
-    """Have the file hold these rows, and of those that it has the ones of keys not ``judged``."""
+    """Write diverged runs to ``results/diverged.csv``.
+
+    Args:
+        rows: key, run and rounds of the runs.
+        judged: the keys of all experiments that were checked; older rows of other keys stay.
+    """
     old = stored()
     every = pd.concat([old[~old["key"].isin(judged)], pd.DataFrame(rows, columns=COLUMNS)])
     if len(every) or len(old):

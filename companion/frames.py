@@ -1,4 +1,4 @@
-"""From stored metrics to the tidy frames that figures draw and claims test."""
+"""Tidy frames of stored metrics, which figures draw and claims test."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,67 +11,76 @@ from fedlib.metrics import interval
 from fedrun import Result, files
 from fedrun.provenance import warn_of_both_kinds
 
-# What a row of metrics says besides which run it is of, and what tables made of it add.
+# The columns of metrics, and of tables made from them, that do not identify a run.
 _OF_ROWS = {"round", "metric", "client", "expert", "item", "value"}
 _OF_ROWS |= {"rule", "gigabytes", "server", "gain", "weight", "tensor", "rank"}
 
 
 def put_table(path: Path, table: pd.DataFrame, what: str, **how: Any) -> None:
-    """Write a table as CSV, whole: a reader sees the old file or the new one."""
+    """Write a table as CSV atomically: a reader sees the whole old file or the whole new one."""
     text = table.to_csv(index=False, lineterminator="\n", **how)
     files.write(path, lambda part: part.write_text(text, "utf-8", newline=""), what)
 
 
 def read_table(path: Path, what: str, **how: Any) -> pd.DataFrame:
-    """Return what `put_table` wrote; Damaged, which names the file, if it is no ``what``."""
+    """Return the table that `put_table` wrote.
+
+    Args:
+        path: the file.
+        what: what an error calls it.
+        how: arguments of ``pandas.read_csv``.
+
+    Raises:
+        Damaged: if the file is no such table; the message names it.
+    """
     with files.reading(path, what):
         return pd.read_csv(path, **how)
 
 
 def run_columns(table: pd.DataFrame) -> list[str]:
-    """Return the columns that name a run: method, seed, and where it stands, as p.
+    """Return the columns that identify a run: method, seed, and the names of its place, such as p.
 
-    Where some runs have no such place the column is NaN, or "" for a word.
+    A run without one of these names has NaN in its column, or "" if the values are words.
     """
     where = [str(c) for c in table.columns if c not in _OF_ROWS and c not in ("method", "seed")]
     return ["method", "seed", *where]
 
 
 def by_run(table: pd.DataFrame, *more: str, sort: bool = True) -> Any:
-    """Return a table's rows grouped by run, and by further columns."""
+    """Group the rows of a table by run, and by further columns."""
     keys = [*run_columns(table), *more]
     return table.groupby(keys, as_index=False, sort=sort, dropna=False)
 
 
 def by_seed(table: pd.DataFrame, column: str = "value") -> dict[int, float]:
-    """Return a column's mean by seed, over all else: what claims compare."""
+    """Return the mean of a column by seed, over all else: the numbers that claims compare."""
     means: dict[Any, float] = table.groupby("seed")[column].mean().to_dict()
     return means
 
 
 def same_seeds(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the seeds that every method of a table has, none if there is no such seed.
+    """Return the rows of those seeds that every method of a table has.
 
-    Runs can lack a metric that was not logged yet when they were trained.
+    Runs may lack a metric that was not logged yet when they were trained.
     """
     methods = table.groupby("seed")["method"].nunique()
     return table[table["seed"].isin(methods.index[methods == table["method"].nunique()])]
 
 
 class ByMethod(dict[str, dict[int, float]]):
-    """Numbers by method and seed; a method that was not run has none."""
+    """Numbers by method and seed; a method that was not run has an empty mapping."""
 
     def __missing__(self, method: str) -> dict[int, float]:
         return {}
 
 
 def by_method(table: pd.DataFrame) -> ByMethod:
-    """Return the mean of ``value`` by method and seed, over all else."""
+    """Return the mean of the column value by method and seed, over all else."""
     return ByMethod({str(method): by_seed(rows) for method, rows in table.groupby("method")})
 
 
 def rows_of(numbers: Mapping[str, Mapping[int, float]]) -> pd.DataFrame:
-    """Return numbers by method and seed as rows: columns method, seed, value."""
+    """Return numbers by method and seed as a frame: columns method, seed, value."""
     rows = [(method, seed, v) for method, each in numbers.items() for seed, v in each.items()]
     return pd.DataFrame(rows, columns=["method", "seed", "value"])
 
@@ -79,10 +88,12 @@ def rows_of(numbers: Mapping[str, Mapping[int, float]]) -> pd.DataFrame:
 def stated(
     values: Sequence[float] | pd.Series, published: float | None = None, spread: float | None = None
 ) -> str:
-    """Return a mean, half its 95% interval if it has one, and the runs, "0.612 ± 0.020 (3)".
+    """Return a mean, half of its 95% interval, and the number of runs: "0.612 ± 0.020 (3)".
 
-    Where they are known followed by the spread over clients in braces and by what is published in
-    brackets: "0.612 ± 0.020 (3) {0.041} [0.633]".
+    Args:
+        values: a number per run.
+        published: the published number, which follows in brackets: "[0.633]".
+        spread: the standard deviation over clients, which follows in braces: "{0.041}".
     """
     mean, low, high = interval(values)
     half = "" if np.isnan(low) else f" ± {(high - low) / 2:.3f}"
@@ -94,9 +105,12 @@ def stated(
 def bands(
     curve: pd.DataFrame, by: Sequence[str] = ("method", "round"), *, each: bool = False
 ) -> pd.DataFrame:
-    """Return mean, low, high (95% over seeds) and the number of seeds of a curve.
+    """Return the mean, the 95% interval over seeds (low, high) and the number of seeds of a curve.
 
-    With ``each`` also their values, a list.
+    Args:
+        curve: the columns of ``by``, and value: a row per seed.
+        by: the columns that identify a point of the curve.
+        each: whether there is also a column values, a list of the numbers.
     """
     rows = []
     for key, group in curve.groupby(list(by), sort=False):
@@ -112,11 +126,13 @@ def bands(
 def together(
     runs: Iterable[tuple[str, Mapping[str, float | str], Sequence[Result]]],
 ) -> pd.DataFrame:
-    """Return the metrics of runs with columns ``method``, ``seed``, and one per name of a place.
+    """Return the metrics of runs with columns method and seed, and one per name of their places.
 
-    ``runs`` are a method's name, where it stands, and its results. Where others stand at a place, a
-    method that does not has NaN in that column, or "" for a word. A UserWarning says if only some
-    of the runs were pinned.
+    A run without one of these names has NaN in its column, or "" if the values are words. A
+    UserWarning is issued if only some of the runs were pinned to AVX2.
+
+    Args:
+        runs: a method's name, the place of its runs, and their results.
     """
     given = [*runs]
     warn_of_both_kinds(r.provenance for _, _, results in given for r in results)
@@ -135,37 +151,43 @@ def frame_of(result: Result) -> pd.DataFrame:
 
 
 def stacked(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return tables below each other under their names; of none an empty one."""
+    """Return tables below each other, with their names as an index; an empty frame for none."""
     return pd.concat(tables) if tables else pd.DataFrame()
 
 
 def divergences(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the logged rows of divergence; phi and gates are no part of the model and left out."""
+    """Return the logged rows of gradient divergence.
+
+    Those of phi and of gates, which are no part of the experts' networks, are left out.
+    """
     rows = frame[frame["metric"] == "divergence"]
     return rows[~rows["item"].str.startswith(("phi", "gate."))]
 
 
 def divergence(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return gradient divergence by method, seed and round, summed over a model's tensors.
+    """Return the gradient divergence by method, seed and round, summed over the tensors of a model.
 
-    Of K experts it is the mean over experts, which is comparable with one model.
+    For K experts it is the mean over experts, which is comparable with a single model.
     """
     by_expert = by_run(divergences(frame), "round", "expert")["value"].sum()
     return by_run(by_expert, "round")["value"].mean()
 
 
 def smooth(curve: pd.DataFrame, window: int) -> pd.DataFrame:
-    """Return a curve averaged over a sliding window of rounds (the first window-1 rounds drop)."""
+    """Return the moving average of a curve; the first ``window - 1`` rounds are left out."""
     ordered = curve.sort_values([*run_columns(curve), "round"])
     mean = by_run(ordered)["value"].transform(lambda v: v.rolling(window).mean())
     return ordered.assign(value=mean).dropna(subset="value").reset_index(drop=True)
 
 
 def curve(frame: pd.DataFrame, metric: str, weighted: bool = False) -> pd.DataFrame:
-    """Return a metric by method, seed and round, averaged over clients where it has clients.
+    """Return a metric by method, seed and round: the mean over clients.
 
-    ``weighted``: by their training examples, which is the accuracy over all examples where every
-    client tests on the same share of its own.
+    Args:
+        frame: the metrics of runs.
+        metric: the name of the metric.
+        weighted: whether clients are weighted by their training examples. This gives the accuracy
+            over all examples if every client tests on the same share of its own.
     """
     rows = frame[frame["metric"] == metric]
     if not weighted:
@@ -180,11 +202,14 @@ def curve(frame: pd.DataFrame, metric: str, weighted: bool = False) -> pd.DataFr
 
 
 def adapted(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the cohort's test accuracy after its local epochs, and what these changed.
+    """Return the cohort's test accuracy after its local epochs, and the change by these epochs.
 
-    Columns method, seed, round, value (with the parameters that a client is about to send),
-    server (of the same clients, with the server's parameters at the end of the round) and gain,
-    value - server. Rounds that were not evaluated, and runs that did not log it, have no row.
+    Rounds that were not evaluated, and runs that did not log the metric, have no row.
+
+    Returns:
+        Columns method, seed, round, value (with the parameters that a client is about to send),
+        server (of the same clients with the server's parameters at the end of the round), and gain,
+        value - server.
     """
     key = [*run_columns(frame), "round", "client"]
     own, server = (
@@ -197,7 +222,11 @@ def adapted(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def matrix(frame: pd.DataFrame, metric: str, method: str, seed: int, round: int) -> np.ndarray:
-    """Return a logged matrix ``[items, experts]``, e.g. q(z|y) after some round."""
+    """Return a logged matrix ``[items, experts]``, such as q(z|y) after a round.
+
+    Raises:
+        ValueError: if it was not logged at this round.
+    """
     rows = frame[(frame["metric"] == metric) & (frame["method"] == method)]
     rows = rows[(rows["seed"] == seed) & (rows["round"] == round)]
     wide = rows.assign(item=rows["item"].astype(int)).pivot_table("value", "item", "expert")
@@ -213,15 +242,21 @@ def logged_rounds(frame: pd.DataFrame, metric: str, method: str) -> list[int]:
 
 
 def reported(frame: pd.DataFrame, weighted: bool = False) -> pd.DataFrame:
-    """Return each run's mean client accuracy: last round, last ten evaluations, best on validation.
+    """Return the mean client accuracy of each run by rule: see ``RULES``.
 
-    Columns method, seed, rule, value. The round is chosen on validation data, never on test data.
-    ``weighted``: by the clients' examples, see ``curve``.
+    The best round is chosen on validation data, never on test data.
+
+    Args:
+        frame: the metrics of runs.
+        weighted: whether clients are weighted by their training examples: see `curve`.
+
+    Returns:
+        Columns method, seed, rule, value.
     """
     test, held = (curve(frame, f"{part}_accuracy", weighted) for part in ("test", "validation"))
     run = run_columns(test)
     both = test.merge(held, on=[*run, "round"], suffixes=("", "_held"))
-    both = both.sort_values("round", kind="stable")  # runs stay in the order of their plan
+    both = both.sort_values("round", kind="stable")  # keeps runs in the order of their plan
     rows = [
         (*name, rule, choose(course["value"], course["value_held"]))
         for name, course in both.groupby(run, sort=False, dropna=False)
@@ -241,13 +276,13 @@ RULES: dict[str, Callable[[pd.Series, pd.Series], Any]] = {
 
 
 def last(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the rows of a metric at each run's last round that has it."""
+    """Return the rows of a metric at the last round of each run that logged it."""
     rows = frame[frame["metric"] == metric]
     return rows[rows["round"] == by_run(rows)["round"].transform("max")]
 
 
 def final(frame: pd.DataFrame, metric: str) -> ByMethod:
-    """Return a metric after each run's last round that has it, averaged over clients."""
+    """Return a metric at the last round of each run that logged it, averaged over clients."""
     course = curve(frame, metric).sort_values("round")
     ends = course.groupby(run_columns(course), as_index=False, dropna=False).last()
     return by_method(ends)
@@ -256,15 +291,23 @@ def final(frame: pd.DataFrame, metric: str) -> ByMethod:
 def ended(
     frame: pd.DataFrame, metric: str, clients: int = 0, *, each: bool = False
 ) -> pd.DataFrame:
-    """Return a metric of the state that each run ended with, averaged over clients.
+    """Return a metric of the final state of each run, averaged over clients.
 
-    That is the last round's, or of a run that kept its best state that of the round it kept.
-    ``clients`` restricts the mean to the first so many: where second stages are trained for
-    some clients only, the others are compared on the same. Columns method, seed, value; with
-    ``each`` there is no mean, but a column client.
+    That is the state after the last round, or the best one if the run kept it.
+
+    Args:
+        frame: the metrics of runs.
+        metric: the name of the metric.
+        clients: the number of clients, from the first on, of which the mean is taken; 0 for all. If
+            second stages are trained for some clients only, other methods are compared on the same
+            clients.
+        each: whether clients are returned, with a column client, in place of their mean.
+
+    Returns:
+        Columns method, seed, value.
     """
     rows = frame[frame["metric"].isin([metric, "kept_round"])]
-    rows = rows[rows["client"] < clients] if clients else rows  # kept_round has no client, -1
+    rows = rows[rows["client"] < clients] if clients else rows  # the client of kept_round is -1
     rows = rows.reset_index(drop=True)
     of, is_kept = by_run(rows, sort=False).ngroup(), rows["metric"].eq("kept_round")
     kept, values = rows["value"].where(is_kept).groupby(of).transform("last"), rows[~is_kept]
@@ -279,10 +322,10 @@ def ended(
 
 
 def gigabytes(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return what a run has sent so far, down and up, by method, seed and round (GB: 1e9 bytes).
+    """Return the traffic of each run up to each round, down and up, in gigabytes (1e9 bytes).
 
-    All clients of all rounds' cohorts are counted; round 0 has sent nothing. Columns method, seed,
-    round, gigabytes.
+    The clients of the cohorts of all rounds are counted; round 0 has sent nothing. Columns method,
+    seed, round, gigabytes.
     """
     rows = frame[frame["metric"].isin(["bytes_down", "bytes_up"])]
     run = run_columns(rows)
@@ -294,7 +337,7 @@ def gigabytes(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def against_traffic(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return a metric's curve with the gigabytes that were sent up to each of its rounds.
+    """Return the curve of a metric with the gigabytes that were sent up to each of its rounds.
 
     Columns method, seed, round, value, gigabytes.
     """
@@ -302,10 +345,14 @@ def against_traffic(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def at_traffic(course: pd.DataFrame, budget: Mapping[int, float]) -> ByMethod:
-    """Return each method's value by seed when it had sent the seed's ``budget`` in gigabytes.
+    """Return the value of each method and seed at the traffic of a budget.
 
-    ``course`` is one of ``against_traffic``; between two evaluations the value is interpolated. A
-    seed whose run has sent less than its budget, or that has none, is left out.
+    Values are interpolated between evaluations. A seed whose run has sent less than the budget is
+    left out.
+
+    Args:
+        course: a curve of `against_traffic`.
+        budget: gigabytes by seed; a seed without a budget is left out.
     """
     found = ByMethod()
     runs: Any = course.sort_values("gigabytes").groupby(["method", "seed"])
@@ -318,7 +365,7 @@ def at_traffic(course: pd.DataFrame, budget: Mapping[int, float]) -> ByMethod:
 
 
 def traffic(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return megabytes per round, down and up, and in all, by method (mean over runs)."""
+    """Return the megabytes per round, down and up, and in all, by method (mean over runs)."""
     rows = frame[frame["metric"].isin(["bytes_down", "bytes_up"])]
     per_run = rows.groupby(["method", "seed", "metric"], sort=False)["value"]
     out = (per_run.mean() / 1e6).groupby(["method", "metric"], sort=False).mean().unstack()

@@ -1,7 +1,7 @@
-"""What a handful of seeds can say: intervals, tests, and how many seeds would say more.
+"""Inference from a few seeds: intervals, tests, and the number of seeds that detects an effect.
 
-Tests use the scale of ``fedlib.metrics.interval``, so that p < 0.05 exactly where the 95% interval
-leaves the bound out.
+Tests use the scale of ``fedlib.metrics.interval``, so that p < 0.05 exactly if the 95% interval
+does not contain the bound.
 """
 
 from bisect import bisect_left
@@ -18,9 +18,9 @@ POWER = 0.80
 DISCOVERY = 0.02
 """The largest p of a verdict. It controls false discoveries at 5% (Benjamini and Hochberg, 1995)
 among all claims that notebooks have tested on real data; a test holds it against them."""
-Z = float(stats.norm.ppf((1 + LEVEL) / 2))  # standard errors that hold 95% of a normal
+Z = float(stats.norm.ppf((1 + LEVEL) / 2))  # standard errors to each side of a 95% interval
 MOST_SEEDS = 1000
-"""How many seeds are asked about; what needs more is told as one more than these."""
+"""The most seeds that `needed` considers; one more stands for all that is larger."""
 
 # Verdicts on a claim, which `companion.claims` explains.
 HOLDS, CONTRADICTED, EQUAL = "holds", "contradicted", "no difference of a point"
@@ -28,9 +28,9 @@ OPEN, TRAINING, UNTESTED = "undecided", "still training", "not tested"
 
 
 def p_value(values: Numbers, bound: float, limits: Limits) -> float:
-    """Return the two-sided p of the mean being ``bound``; NaN for fewer than three runs.
+    """Return the two-sided p-value of the hypothesis that the mean is ``bound``.
 
-    Runs that are all the same leave no doubt: 1 at the bound and 0 elsewhere.
+    NaN for fewer than three runs. If all runs are equal, it is 1 at the bound and 0 elsewhere.
     """
     mean, error = moments(values)
     if len(values) < LEAST_SEEDS:
@@ -45,11 +45,15 @@ def p_value(values: Numbers, bound: float, limits: Limits) -> float:
 
 
 def binomial(values: Numbers, share: float, looks: int = 1) -> tuple[float, float, float]:
-    """Return the exact 95% interval of how often runs are so, and the two-sided p of ``share``.
+    """Return the exact 95% interval of a share of runs, and the two-sided p-value of ``share``.
 
-    Each of the ``values`` is 1 or 0. Clopper and Pearson's (1934): runs that are all the same leave
-    a doubt here, as few of them come so by chance, and p < 0.05 where the interval leaves the share
-    out. Each of several ``looks`` has its part of the 5%.
+    The interval is that of Clopper and Pearson (1934). It stays wide if all of a few runs agree,
+    and p < 0.05 if it does not contain the share.
+
+    Args:
+        values: 1 or 0 for each run.
+        share: the share to test.
+        looks: the number of looks at the results, among which the 5% are divided.
     """
     count, n = round(sum(values)), len(values)
     interval = stats.binomtest(count, n).proportion_ci(1 - (1 - LEVEL) / looks, "exact")
@@ -60,17 +64,18 @@ def binomial(values: Numbers, share: float, looks: int = 1) -> tuple[float, floa
 def detectable(values: Numbers) -> float:
     """Return the smallest difference from a bound that so many runs detect with 80% power.
 
-    That of a t test at the level of a verdict, ``DISCOVERY``, with the spread that the runs have;
-    paired where they are differences.
+    It is that of a t test at the level of verdicts, ``DISCOVERY``, with the standard deviation of
+    the runs; of a paired one if the values are differences.
     """
     _, error = moments(values)
     return float("nan") if len(values) < LEAST_SEEDS else _noncentrality(len(values)) * error
 
 
 def needed(values: Numbers, bound: float) -> int:
-    """Return how many runs would detect the difference from ``bound`` that is seen, with 80% power.
+    """Return how many runs would detect the observed difference from ``bound`` with 80% power.
 
-    At the level of a verdict, ``DISCOVERY``; ``MOST_SEEDS`` + 1 if so many are not enough.
+    The level is that of verdicts, ``DISCOVERY``. The result is ``MOST_SEEDS`` + 1 if so many runs
+    do not suffice.
     """
     mean, error = moments(values)
     if error == 0:
@@ -82,9 +87,9 @@ def needed(values: Numbers, bound: float) -> int:
 
 
 def discoveries(p_values: pd.Series) -> pd.Series:
-    """Return which p survive Benjamini and Hochberg's (1995) control of false discoveries.
+    """Return which p-values survive the control of false discoveries.
 
-    NaN is no test, and counts as none.
+    The method is that of Benjamini and Hochberg (1995). NaN is no test, and is left out.
     """
     tested = p_values.dropna()
     adjusted = stats.false_discovery_control(tested) if len(tested) else []
@@ -94,10 +99,17 @@ def discoveries(p_values: pd.Series) -> pd.Series:
 def concordance(
     ours: Numbers, theirs: Numbers, families: Sequence[object], draws: int = 9999
 ) -> tuple[float, float]:
-    """Return the rank correlation of two lists within families, and how often chance does as well.
+    """Return the rank correlation of two lists within families, and its p-value under permutation.
 
-    The correlation is Spearman's of ranks within each family. Chance shuffles ``ours`` within
-    families: what lies between families is no evidence. NaN, 1 where no family has two members.
+    The correlation is Spearman's, of the ranks within each family. ``ours`` is permuted within
+    families, because differences between families are no evidence. NaN, 1 if no family has two
+    members.
+
+    Args:
+        ours: the measured numbers.
+        theirs: the published numbers.
+        families: the family of each number.
+        draws: the number of random permutations.
     """
     groups = np.unique(np.asarray(families, dtype=str), return_inverse=True)[1]
     ranks = pd.DataFrame({"ours": [*ours], "theirs": [*theirs]}).groupby(groups).rank()
@@ -106,7 +118,7 @@ def concordance(
     if scale == 0:
         return float("nan"), 1.0
     rng, seen = np.random.default_rng(0), float(one @ two)
-    # A random key below each family's number shuffles within families only.
+    # Sorting by the family's number plus a random fraction permutes within families only.
     keys, shuffled = groups + rng.random((draws, len(one))), np.empty((draws, len(one)))
     shuffled[:, np.argsort(groups, kind="stable")] = one[np.argsort(keys, axis=1)]
     reached = int((shuffled @ two >= seen - 1e-9).sum())
@@ -115,7 +127,7 @@ def concordance(
 
 @cache
 def _noncentrality(n: int) -> float:
-    """Return how many standard errors a t test of n runs detects with 80% power."""
+    """Return the effect that a t test of n runs detects with 80% power, in standard errors."""
     edge = float(stats.t.isf(DISCOVERY / 2, n - 1))
-    # The other tail is never reached with such power.
+    # The other tail is negligible at such power.
     return float(optimize.brentq(lambda d: stats.nct.sf(edge, n - 1, d) - POWER, 0.0, 3 * edge))

@@ -1,9 +1,9 @@
-"""Runs the notebooks into executed copies (`figures`) or back into their sources (`refresh`).
+"""Run notebooks into executed copies (`figures`), or update their stored outputs (`refresh`).
 
-papermill executes a notebook and nothing more. What is added here: parameters are checked before
-anything runs, notebooks run side by side, and the first failure stops them all; what an executed
-copy says is read, or written back to its source, its verdicts with it. One papermill process each,
-and not threads, because kernels started from one process race for ports.
+papermill executes a single notebook. This module checks parameters beforehand, runs notebooks in
+parallel, and stops all of them at the first failure. It reads executed copies, or writes their
+outputs back to the sources, together with their verdicts. Each notebook has a papermill process of
+its own, because kernels that threads of one process start compete for ports.
 """
 
 import base64
@@ -30,14 +30,14 @@ from fedlib.parallel import end_with_parent
 from fedlib.values import check_choice
 from fedrun import files
 
-_ERROR, _LINES = "Exception encountered at", 30  # how papermill names the cell; lines of its error
+_ERROR, _LINES = "Exception encountered at", 30  # papermill's words; the lines that are shown
 _FAILED = ".failed.ipynb"  # the name of a copy until it is complete
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 class Failure(RuntimeError):
-    """A notebook failed; the message says which, where and why."""
+    """A notebook failed; the message says which one, where and why."""
 
 
 def figures(
@@ -52,13 +52,24 @@ def figures(
     jobs: int,
     stored: bool = False,
 ) -> None:
-    """Run notebooks with these parameters into copies in the build folder.
+    """Run notebooks into executed copies in the build folder.
 
-    ``only`` names some of them, as in "00,01"; ``jobs`` run at once, one per core for 0. With
-    ``stored`` runs of a scale but the quick one are those that are there: nothing is trained, and a
-    notebook of which nothing is stored is left out. So is one without the ``dataset``, unless it is
-    named. Figures of one data set, or of other seeds or rounds, have a folder of their own.
-    ValueError for what does not exist, before anything runs; Failure where a notebook fails.
+    Figures of one data set, or of other seeds or rounds, have a folder of their own.
+
+    Args:
+        registry: the sections.
+        scale: one of ``SCALES``.
+        dataset: one data set of the scale; "" for all. Notebooks without it are left out, unless
+            ``only`` names them.
+        seeds, rounds: 0 takes those of the settings.
+        device: where runs are trained.
+        only: names or numbers of notebooks, such as "00,01"; "" for all.
+        jobs: the number of notebooks at once; 0 for one per core.
+        stored: whether nothing is trained. Notebooks without stored runs are left out.
+
+    Raises:
+        ValueError: for parameters that do not exist, before anything runs.
+        Failure: if a notebook fails.
     """
     from fedlib.tasks import pick_device
 
@@ -72,7 +83,7 @@ def figures(
         )
     try:
         pick_device(device)
-    except RuntimeError as error:  # here a wrong question
+    except RuntimeError as error:  # a wrong argument of the command line
         raise ValueError(error) from error
     given = {"scale": scale, "dataset": dataset, "seeds": seeds, "rounds": rounds, "device": device}
     values = {name: v for name, v in given.items() if v not in ("quick", "", 0, "auto")}
@@ -84,16 +95,16 @@ def figures(
 
 
 def relinked(source: Path, copy: Path) -> None:
-    """Have links and pictures of a copy lead where those of its source do."""
+    """Adapt the links and pictures of an executed copy to its folder."""
     root = os.path.relpath(source.parent.parent, copy.parent)
     text = re.sub(r'(\]\(|href=\\")\.\./', rf"\g<1>{root}/", copy.read_text("utf-8"))
     files.write(copy, lambda part: part.write_text(text, "utf-8"), "the executed copy")
 
 
 def refresh(only: str, jobs: int) -> None:
-    """Run notebooks at the quick scale from an empty store; keep their outputs and verdicts.
+    """Run notebooks at the quick scale with an empty store; update their outputs and verdicts.
 
-    And of their figures those that texts show, which lie in docs/figures.
+    The pictures in docs/figures are updated, too.
     """
 
     def finished(source: Path, copy: Path) -> None:
@@ -109,9 +120,12 @@ def refresh(only: str, jobs: int) -> None:
 
 
 def select(only: str) -> list[Path]:
-    """Return the notebooks that ``only`` names, by full name or number, as in "01" or "00,02_x".
+    """Return the notebooks that ``only`` names by full name or number, such as "01" or "00,02_x".
 
-    All of them for "". ValueError for a name that no notebook has.
+    All notebooks for "".
+
+    Raises:
+        UnknownName: for a name that no notebook has.
     """
     known = {notebook.stem: notebook for notebook in sorted(paths.notebooks().glob("*.ipynb"))}
     numbers = {stem.partition("_")[0]: stem for stem in known}
@@ -131,12 +145,23 @@ def run(
     finished: Callable[[Path, Path], None] = lambda source, copy: None,
     without: Sequence[type[Exception]] = (),
 ) -> None:
-    """Execute notebooks with the parameters ``values`` into `folder`, `jobs` at once.
+    """Execute notebooks into a folder; the first failure terminates the others.
 
-    Sources are only read. A copy appears under its final name when it is complete;
-    `finished(source, copy)` is then called. The first failure terminates the others and
-    raises Failure; its copy is kept as `NAME.failed.ipynb`. A notebook that ends with an error
-    of a kind in ``without`` is left out and is no failure.
+    Sources are only read. A copy has its final name only once it is complete; a failed one is kept
+    as `NAME.failed.ipynb`.
+
+    Args:
+        sources: the notebooks.
+        values: the parameters.
+        folder: the folder of the copies.
+        jobs: the number of notebooks at once; 0 for one per core.
+        environment: further environment variables.
+        finished: is called with a source and its copy once the copy is complete.
+        without: kinds of errors; a notebook that ends with one of them is left out, which is no
+            failure.
+
+    Raises:
+        Failure: if a notebook fails.
     """
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     waiting, running, began = [*sources], dict[Path, subprocess.Popen[bytes]](), time.monotonic()
@@ -174,7 +199,7 @@ def run(
 def _started(
     source: Path, target: Path, values: Mapping[str, object], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start papermill on a notebook, which says what it does in a log next to its copy."""
+    """Start papermill on a notebook; its log lies next to the copy."""
     copy = str(target.with_suffix(_FAILED))
     command = [sys.executable, "-m", "papermill", str(source), copy, "-k", "python3", "--cwd"]
     command += [str(source.parent), "--start-timeout", "120", "--log-output", "--no-progress-bar"]
@@ -187,14 +212,14 @@ def _started(
 
 
 def _ended_with(kinds: Sequence[type[Exception]], copy: Path) -> str:
-    """Return what a failed copy says of its error of some kinds, "" if it has another one."""
+    """Return the message of the error of a failed copy; "" if it is of none of the kinds."""
     cells = nbformat.read(copy, as_version=4).cells if copy.exists() else []
     errors = (o for c in cells for o in c.get("outputs", []) if o.output_type == "error")
     return next((e.evalue for e in errors if e.ename in {k.__name__ for k in kinds}), "")
 
 
 def _description(target: Path) -> str:
-    """Return why a notebook failed: the cell, its error and where the copy lies."""
+    """Return why a notebook failed: the cell, its error, and the path of the copy."""
     log = target.with_suffix(".log").read_text("utf-8", errors="replace")
     cell, *error = log[max(log.rfind(_ERROR), 0) :].strip().splitlines() or ["no message"]
     copy = target.with_suffix(_FAILED)
@@ -202,7 +227,7 @@ def _description(target: Path) -> str:
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """One thread each, absolute folders, and the kernel of this very environment."""
+    """Return variables for one thread, absolute folders and the kernel of this environment."""
     names = ("figures", "runs", "results", "cache")
     folders = {f"FEDLIB_{name.upper()}": str(getattr(paths, name)()) for name in names}
     if data := os.environ.get("FEDLIB_DATA"):
@@ -212,10 +237,13 @@ def _environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_back(source: Path, copy: Path) -> None:
-    """Give the cells of `source` the outputs and counts of its executed `copy`, atomically.
+    """Write the outputs and counts of an executed copy to its source, atomically.
 
-    What differs between two equal executions is left out: metadata of papermill and of the
-    execution, names of kernels, and views of widgets, which are dead without a kernel.
+    Metadata of papermill and of the execution, names of kernels and views of widgets are left out:
+    they differ between equal executions, or need a kernel.
+
+    Raises:
+        Failure: if the source has changed since.
     """
     notebook, executed = (nbformat.read(path, as_version=4) for path in (source, copy))
     if [c.source for c in notebook.cells] != [c.source for c in executed.cells]:
@@ -231,9 +259,9 @@ def write_back(source: Path, copy: Path) -> None:
 
 
 def _kept(outputs: list[Any]) -> list[Any]:
-    """Return outputs, of widgets their first picture, with pieces of a printed stream joined.
+    """Return the outputs to keep: of widgets their first picture, and printed streams in one piece.
 
-    A stream is cut into pieces by the clock, so that equal runs would differ.
+    The pieces of a stream depend on the clock, so that equal runs would differ.
     """
     kept: list[Any] = []
     for output in outputs:

@@ -1,4 +1,4 @@
-"""What a notebook shows: the methods of a section on the data sets of a scale, side by side."""
+"""Panels of a notebook: the runs of a section on the data sets of a scale."""
 
 import os
 import warnings
@@ -40,13 +40,18 @@ NOT_YET = "not trained yet"
 class Panel:
     """Runs of several methods on one data set: their setting and their metrics.
 
-    ``trained`` is false when the runs come from the exported results of a larger scale. ``absent``
-    are methods that are not in the frame, and why: "2 of 3 seeds", "not trained yet". ``left`` are
-    the numbers at which no method of it has trained yet, as "p = 0.4". ``untrained`` are runs of
-    the frame that did not train: method, seed, and where they stand; ``initial`` those whose kept
-    model is the initial one. ``rising`` is by how much each method's accuracy still rises at the
-    end (`companion.trained.Survey`). ``rounds`` is how many were asked for in place of the
-    setting's own, 0 for these.
+    Attributes:
+        dataset: the name of the data set.
+        scale: one of ``SCALES``.
+        setting: the setting.
+        frame: the metrics of all runs.
+        trained: whether `panels` asked for these runs; False for stored results (`stored`).
+        absent: methods that the frame lacks, and why, such as "2 of 3 seeds" or "not trained yet".
+        left: the places at which no method has been trained yet, such as "p = 0.4".
+        untrained: the runs that did not train: method, seed, and place.
+        initial: the runs whose kept model is the initial one.
+        rising: how much each method's accuracy still rises at the end (`companion.trained.Survey`).
+        rounds: the number of rounds that was asked for; 0 for the setting's own.
     """
 
     dataset: str
@@ -63,37 +68,41 @@ class Panel:
 
     @property
     def name(self) -> Title:
-        """The panel's title, e.g. "CIFAR-10 (standard)"; figures also list what is absent.
+        """The title of the panel, such as "CIFAR-10 (standard)".
 
-        Where other data stand in for the paper's, they are named.
+        If other data stand in for the paper's, the title names them.
         """
         raw = self.dataset in data.names()  # and no division of data, which has a title of its own
         trained_on = self.setting.task.dataset if raw else self.dataset
         return self.titled(f"{title(trained_on, self.scale)} ({self.scale})")
 
     def titled(self, words: str) -> Title:
-        """Return the title of a field that shows some of the panel: figures list what it lacks."""
+        """Return a title for a part of the panel, with which figures list what it lacks."""
         marked = {UNTRAINED: self.untrained, INITIAL: self.initial}
         return Title(words, {**self.absent, **dict.fromkeys(self.left, NOT_YET)}, marked)
 
     @property
     def lacking(self) -> str:
-        """In words at which numbers no method has trained, "" if all have."""
+        """The places at which no method has been trained, in words; "" if there are none."""
         return f"still without {' and '.join(self.left)}" if self.left else ""
 
     def only(self, methods: Collection[str]) -> "Panel":
-        """Return the panel of some methods: those that are there, and those that are absent."""
+        """Return the panel with some of its methods, be they present or absent."""
         absent = {method: why for method, why in self.absent.items() if method in methods}
         return replace(self, frame=self.frame[self.frame["method"].isin(methods)], absent=absent)
 
     def judged(self, judge: Callable[..., Sequence[Claim]], *more: Any) -> list[Claim]:
-        """Return the claims that ``judge`` makes of the frame, with all of its seeds.
+        """Return the claims that ``judge`` makes of the frame.
 
-        ``more`` is handed to it after the frame. They tell how many seeds did not train, and at
-        which numbers no run is stored yet; they are ours where the paper speaks of another data
-        set (digits stand for all). Intervals are those of as many looks as the setting says. A
-        claim about where training ends is ``still training`` where a curve that it compares rises
-        by a point or more, unless the setting has the paper's own rounds.
+        All seeds count. The claims state how many seeds did not train, and at which places no run
+        is stored yet. They are ours if the paper speaks of another data set (digits stand for all).
+        Intervals are corrected for the looks of the setting. A claim about the end of training is
+        ``still training`` if a curve that it compares rises by a point or more, unless the setting
+        has the paper's own rounds.
+
+        Args:
+            judge: returns claims, given a frame and ``more``.
+            more: further arguments of ``judge``.
         """
         marked = {trained.UNTRAINED: self.untrained, trained.INITIAL: self.initial}
         with judging(self.dataset, dict(self.setting.looks)):
@@ -113,27 +122,27 @@ class Panel:
         return self.setting.faithful or USUAL[self.scale]
 
     def claims(self, judge: "Callable[[Panel], Sequence[Claim]]") -> list[Claim]:
-        """Return the claims that ``judge`` makes of the panel, in the same way."""
+        """Return the claims that ``judge`` makes of the panel: see `judged`."""
         return self.judged(lambda frame: judge(replace(self, frame=frame)))
 
     @property
     def diverged(self) -> set[str]:
-        """The methods that no one waits for."""
+        """The methods that are absent because a run diverged."""
         return {method for method, why in self.absent.items() if why == DIVERGED}
 
 
 def having(shown: Sequence[Panel], *methods: str) -> list[Panel]:
-    """Return the panels in which all of these methods are."""
+    """Return the panels that have all of these methods."""
     return [p for p in shown if {*methods} <= {*p.frame["method"].unique()}]
 
 
 def on_real_data(shown: Sequence[Panel]) -> list[Panel]:
-    """Return the panels of a larger scale than quick; all if there are no others."""
+    """Return the panels of the standard and paper scales; all panels if there are none."""
     return [p for p in shown if p.scale != "quick"] or [*shown]
 
 
 def run_here(shown: Sequence[Panel]) -> list[Panel]:
-    """Return the panels of the quick scale, which the reader's own machine trains."""
+    """Return the panels of the quick scale, which run on the reader's own machine."""
     return [p for p in shown if p.scale == "quick"]
 
 
@@ -191,9 +200,9 @@ def panels(
 
 
 def _trained(experiments: Sequence[Experiment], device: str) -> list[Result]:
-    """Return the results of experiments, without a note on those below the baseline.
+    """Return the results of experiments without a warning about those below the baseline.
 
-    Figures draw it, and that a method of a paper stays below it is a result.
+    Figures draw the baseline, and a method of a paper that stays below it is a result.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BelowBaseline)
@@ -203,10 +212,20 @@ def _trained(experiments: Sequence[Experiment], device: str) -> list[Result]:
 def several(
     sections: Sequence[Section], scale: str, dataset: str = "", **more: Any
 ) -> Callable[[Section], list[Panel]]:
-    """Return a function that gives `panels` of each section: none where it lacks the data set.
+    """Return a function that returns the `panels` of each section.
 
-    And none where only what is stored is asked for, and nothing is: NothingStored if that is so of
-    all of them, OtherData if all of them lack the data set. ``more`` is handed on.
+    It returns none for a section that lacks the data set, or of which nothing is stored if nothing
+    may be trained.
+
+    Args:
+        sections: the sections.
+        scale: one of ``SCALES``.
+        dataset: one data set of the scale; all of them for "".
+        more: further arguments of `panels`.
+
+    Raises:
+        NothingStored: if nothing may be trained, and no section has stored runs.
+        OtherData: if no section has the data set.
     """
     if dataset:
         known = [name for section in sections for name in section.settings(scale)]
@@ -225,20 +244,27 @@ def several(
 
 
 def only_stored(scale: str) -> bool:
-    """Return whether nothing is to be trained: at larger scales, if FEDLIB_STORED=1 says so."""
+    """Return whether FEDLIB_STORED=1 forbids training, which it does at larger scales only."""
     return scale != "quick" and os.environ.get("FEDLIB_STORED") == "1"
 
 
 def stored(
     section: Section, methods: Sequence[str], scale: str, dataset: str = "", *, part: bool = False
 ) -> list[Panel]:
-    """Return a panel per data set of ``scale``, or of one, from results that are there.
+    """Return a panel per data set of ``scale``, or of one, from stored results.
 
-    While a campaign is under way methods have different seeds: see ``comparable``. What is there is
-    shown, and what is not is listed as ``absent``. A data set of which one end of a range is still
-    to be trained has no panel: what skew or exploration is worth cannot be told of one end alone,
-    and a mean over a part of the range is no mean over the range. With ``part`` it has, for what
-    compares single numbers. Nor has one of which the floor alone is there.
+    While a campaign is under way, methods have different seeds: see `comparable`. Missing methods
+    are listed as ``absent``. A data set has no panel if one end of a range is still to be trained,
+    because the effect of skew or of exploration cannot be told from one end, nor a mean over the
+    range. It has none either if only the baseline is stored.
+
+    Args:
+        section: the experiments and their settings.
+        methods: the names of the methods; all for an empty sequence.
+        scale: one of ``SCALES``.
+        dataset: one data set of the scale; all of them for "".
+        part: whether a data set has a panel even if an end of a range is missing, for comparisons
+            of single numbers.
     """
     shown = []
     for name, setting in section.settings(scale, dataset).items():
@@ -258,13 +284,13 @@ def stored(
 
 
 def _ends(runs: Iterable[tuple[Run, Any]]) -> dict[Any, tuple[float, float]]:
-    """Return the least and the largest number at which runs stand, by what it is of."""
+    """Return the least and the largest value of each number in the places of runs."""
     places = pd.DataFrame([run.where for run, _ in runs]).select_dtypes("number")
     return {name: (column.min(), column.max()) for name, column in places.items()}
 
 
 def _left(found: Iterable[tuple[Run, Any]], there: Iterable[tuple[Run, Any]]) -> list[str]:
-    """Return the numbers at which runs are asked for and none are there, as "p = 0.4"."""
+    """Return the numbers in places that are planned but have no run, such as "p = 0.4"."""
     asked, done = (
         {place: None for run, _ in runs for place in run.where.items()} for runs in (found, there)
     )
@@ -275,7 +301,7 @@ def _left(found: Iterable[tuple[Run, Any]], there: Iterable[tuple[Run, Any]]) ->
 def _absent(
     found: Sequence[tuple[Run, Sequence[Result | None]]], there: Collection[str]
 ) -> dict[str, str]:
-    """Return why methods are not ``there``: how many of their seeds are stored, of all places."""
+    """Return why methods are absent: how many of their seeds or places are stored."""
     absent = {}
     for method in dict.fromkeys(run.method for run, _ in found if run.method not in there):
         places = [results for run, results in found if run.method == method]
@@ -292,14 +318,18 @@ def _absent(
 def comparable(
     found: Sequence[tuple[Run, Sequence[Result | None]]],
 ) -> list[tuple[Run, list[Result]]]:
-    """Return the runs that can be compared: the same seeds of all, of methods at the same places.
+    """Return the runs that can be compared: with the same seeds, and with all methods at the same
+    places.
 
-    ``found`` has a result by run and seed, None where it is not there. A run that lacks one of its
-    first ``LEAST_SEEDS`` seeds is left out (or the first one, as long as none has so many), and so
-    is a seed that one of the others is still to get. Means over places are those over the same
-    ones: methods and places are left out, those that lack most first, until every method is at
-    every place at which it should be. Without p = 0.2 with exploration, a mean over p with it would
-    be one over other p than without it: then p = 0.2 is left out wholly.
+    A run that lacks one of its first ``LEAST_SEEDS`` seeds is left out (or the first seed, if no
+    run has so many), and so is a seed that one of the remaining runs lacks. Means over places must
+    be over the same places: methods and places are left out, those that lack most first, until
+    every method is at every place that is planned for it. For example, without p = 0.2 with
+    exploration, a mean over p with exploration would be over other p than without it: p = 0.2 is
+    left out altogether.
+
+    Args:
+        found: by run, a result per seed, None if it is not stored.
     """
     there = [[*results, None].index(None) for _, results in found]
     least = LEAST_SEEDS if max(there, default=0) >= LEAST_SEEDS else 1
@@ -320,9 +350,10 @@ def comparable(
 
 
 def _on_a_grid(runs: Sequence[Run], rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without the values (p = 0.2) at which a run of their methods is left out.
+    """Return the rows without the values (p = 0.2) at which some method lacks a planned run.
 
-    The value of which the largest share is left out goes first, of equal ones one of the most.
+    The value that lacks the largest share of its runs is removed first; of equal ones, one of the
+    quantity with the most values.
     """
     theirs = [run.method in {*rows["method"]} for run in runs]
     every = pd.DataFrame([run.where for run in runs])[theirs].dropna(how="all")
@@ -339,11 +370,14 @@ def _on_a_grid(runs: Sequence[Run], rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def costs(section: Section, panel: Panel) -> pd.DataFrame:
-    """Return what every method of a panel cost, its first stages included.
+    """Return the cost of every method of a panel, including its first stages.
 
-    Of a section that runs each method at one place. Columns method, seed; megabytes that all
-    clients sent and received, seconds of training on the machine that trained it, and client_mib,
-    what a client holds after the last round (NaN where older runs did not say).
+    Each method of the section must have a single place.
+
+    Returns:
+        Columns method, seed, megabytes (sent and received by all clients), seconds (of training, on
+        the machine that trained it), and client_mib (what a client holds after the last round; NaN
+        for older runs).
     """
     rows, most = [], int(panel.frame["seed"].max()) + 1
     every = section.by_run(panel.scale, panel.dataset, seeds=most, rounds=panel.rounds)
@@ -358,6 +392,7 @@ def costs(section: Section, panel: Panel) -> pd.DataFrame:
 
 
 def _spent(stages: Sequence[Result]) -> dict[str, float]:
+    """Return the cost of a chain of stages: traffic, seconds, and what a client holds."""
     each = [frame_of(r) for r in stages]
     sent = sum(m.loc[m["metric"].isin(["bytes_down", "bytes_up"]), "value"].sum() for m in each)
     seconds = sum(r.provenance["seconds"] for r in stages)

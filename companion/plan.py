@@ -1,7 +1,7 @@
-"""All runs of a scale or of the campaign: their order, what they cost, and their training.
+"""The runs of a scale or of the campaign: their order, their cost, and their training.
 
-That is `make plan`, `make campaign` and `make paper`. First seeds come first, or what is wanted;
-costs are CPU seconds of stored runs of the same kind.
+`make plan`, `make campaign` and `make paper` call this module. By default first seeds are trained
+first. The cost of a run is estimated by the CPU seconds of stored runs of the same kind.
 """
 
 import re
@@ -26,7 +26,7 @@ from fedrun.sweeps import train_missing
 
 @dataclass(frozen=True)
 class Planned:
-    """One run: the section, data set and method that first ask for it."""
+    """A run, with the first section, data set and method that ask for it."""
 
     section: str
     dataset: str
@@ -38,13 +38,21 @@ class Planned:
 
 
 def planned(registry: Registry, scale: str, wanted: Sequence[str] = ()) -> list[Planned]:
-    """Return every run of a scale once, those of the first seed of all methods first.
+    """Return every run of a scale once, the first seeds of all methods first.
 
-    So an interrupted campaign has one run of everything rather than all runs of something. A first
-    stage stands before what builds on it. ``wanted`` are parts, each with its first seeds first, in
-    the order in which they are to come: "section", "section:data set", of either the first seeds,
-    "section@3", and of those what stands somewhere, "section@3/p=0.2,1/method=FedAvg"; none for all
-    at once. ValueError for an unknown one.
+    An interrupted campaign thus has one run of everything, and not all runs of something. A first
+    stage comes before the stages that build on it.
+
+    Args:
+        registry: the sections.
+        scale: one of ``SCALES``.
+        wanted: parts, in the order in which they are trained, each with its first seeds first:
+            "section" or "section:dataset"; either with a number of seeds, "section@3"; and with
+            values of the method or the place, "section@3/p=0.2,1/method=FedAvg". All runs by
+            default.
+
+    Raises:
+        ValueError: for a part that does not exist.
     """
     found: dict[Experiment, Planned] = {}
     parts = [_part(registry, scale, name) for name in wanted or registry.sections]
@@ -56,7 +64,7 @@ def planned(registry: Registry, scale: str, wanted: Sequence[str] = ()) -> list[
 
 
 def listed(plan: Iterable[Planned]) -> str:
-    """Return how many runs of a plan there are, and of which seeds: a line per section and data."""
+    """Return how many runs of a plan there are, and of which seeds, a line per section and data."""
     left = defaultdict[str, list[int]](list)
     for p in plan:
         left[f"{p.section} on {p.dataset}"].append(p.experiment.seed)
@@ -69,6 +77,7 @@ def listed(plan: Iterable[Planned]) -> str:
 
 
 def _part(registry: Registry, scale: str, wanted: str) -> list[Planned]:
+    """Return the runs of a part, which `planned` describes."""
     whole, *filters = wanted.split("/")
     part, at, seeds = whole.partition("@")
     name, colon, dataset = part.partition(":")
@@ -94,9 +103,9 @@ def _part(registry: Registry, scale: str, wanted: str) -> list[Planned]:
 
 
 def _matches(run: Run, field: str, values: str) -> bool:
-    """Return whether a run's method, or a field of where it stands, is one of some values.
+    """Return whether a run's method, or a value of its place, is one of ``values``.
 
-    A comma before a space belongs to the text: "K = 4, half the rate" is one method.
+    A comma before a space belongs to a name: "K = 4, half the rate" is one method.
     """
     here = {"method": run.method, **run.where}.get(field)
     if isinstance(here, float | int):
@@ -111,10 +120,10 @@ def of_block(registry: Registry, block: Block) -> list[Planned]:
 
 
 def progress(registry: Registry) -> pd.DataFrame:
-    """Return how far the campaign is: of every block its runs, the stored ones, and hours.
+    """Return the progress of the campaign: the runs of every block, the stored ones, and hours.
 
-    CPU hours spent are those of stored runs whose CPU seconds are known; planned ones were fixed
-    before the first run. Hours on a GPU are those of runs, which may share a card.
+    CPU hours spent are those of stored runs whose CPU seconds are known; planned hours were fixed
+    before the first run. Hours on a GPU are the times of runs, several of which may share the GPU.
     """
     rows = []
     for block in registry.blocks:
@@ -127,7 +136,7 @@ def progress(registry: Registry) -> pd.DataFrame:
 
 
 def _spent(made: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the CPU seconds of a stored run that are known, and its time on a GPU."""
+    """Return the known CPU seconds of a stored run, and its seconds on a GPU."""
     parts = made.get("segments", ())
     on_gpu = [part["seconds"] for part in parts if part["device"] not in provenance.CPUS]
     return sum(part.get("cpu_seconds", 0.0) for part in parts), sum(on_gpu)
@@ -143,12 +152,22 @@ def campaign(
     workers: int,
     **how: Any,
 ) -> None:
-    """Print what is not stored yet and what it costs; train it, unless this is the ``plan``.
+    """Print the runs that are not stored and their cost; train them, unless ``plan`` asks not to.
 
-    ``sections`` are parts of a ``scale``, "" for the paper's, as `planned` takes them, none for
-    all; ``blocks`` are those of the campaign, which know both; ``how`` they are trained: device,
-    address. The same command continues what was interrupted. ValueError from the standard scale on
-    in a checkout that names no code. SweepFailed if runs failed.
+    The same command continues an interrupted campaign.
+
+    Args:
+        registry: the sections and blocks.
+        scale: one of ``SCALES``; "" for the paper's.
+        sections: parts of the scale, as `planned` takes them; all by default.
+        blocks: the numbers of blocks of the campaign, in place of a scale and sections.
+        plan: whether runs are only listed.
+        workers: the number of processes.
+        how: further arguments of ``train_missing``: device, address.
+
+    Raises:
+        ValueError: if runs of the standard or paper scale would come from uncommitted code.
+        SweepFailed: if runs failed.
     """
     asked, what = _asked(registry, scale, sections, blocks)
     asked = [*{p.experiment: p for p in asked}.values()]
@@ -196,10 +215,10 @@ def _asked(
 
 
 def summed(plan: Sequence[Planned], missing: Sequence[Planned]) -> pd.DataFrame:
-    """Return runs, what is left, and its CPU hours by section and data set, and of all.
+    """Return the number of runs, the number left, and their CPU hours, by section and data set.
 
-    A run costs what stored runs of its kind cost (`kind_of`), by rounds and epochs. Where none of
-    its kind is stored there is no estimate.
+    A run costs as much as stored runs of its kind (`kind_of`) for as many rounds and epochs. If
+    none of its kind is stored, there is no estimate.
     """
     left, where = {p.experiment for p in missing}, ["section", "data set"]
     table = pd.DataFrame([(p.section, p.dataset) for p in plan], columns=where).assign(runs=1)
@@ -214,7 +233,7 @@ def summed(plan: Sequence[Planned], missing: Sequence[Planned]) -> pd.DataFrame:
 
 
 def costs_of(experiments: Iterable[Experiment]) -> dict[Experiment, float]:
-    """Return what runs cost in CPU seconds: their own, or what stored ones of their kind do."""
+    """Return the cost of runs in CPU seconds: their own, or that of stored runs of their kind."""
     found = {one: find_result(one) for one in experiments}
     costs = {e: r.provenance.get("cpu_seconds") for e, r in found.items() if r is not None}
     known = {one: cost for one, cost in costs.items() if cost is not None}
@@ -226,18 +245,23 @@ def costs_of(experiments: Iterable[Experiment]) -> dict[Experiment, float]:
 
 
 def _length(one: Experiment) -> int:
+    """Return the number of units, rounds or epochs, by which the cost of a run grows."""
     return one.rounds * epochs_of(one)
 
 
 def kind_of(experiment: Experiment) -> Hashable:
-    """Return what runs have in common that cost the same per round, or at home per epoch."""
+    """Return what runs of the same cost have in common.
+
+    The cost is per round; for a stage of a single round, which clients train alone, it is per
+    epoch.
+    """
     task, home = experiment.task, experiment.rounds == 1
     where = (task.dataset, task.portion, _shape(task.partition), _shape(task.model))
     return (*where, _shape(experiment.algorithm, home), experiment.cohort, home)
 
 
 def _shape(value: Any, without_epochs: bool = False) -> Hashable:
-    """Return a value without its rates: what counts, and what is named, but no fraction."""
+    """Return a value without its fractions and optimisers, which do not change its cost."""
     if not is_dataclass(value) or isinstance(value, Optimizer):
         return None if isinstance(value, float | Optimizer) else value
     kept = [f.name for f in fields(value) if not (without_epochs and f.name == "epochs")]
@@ -245,5 +269,5 @@ def _shape(value: Any, without_epochs: bool = False) -> Hashable:
 
 
 def epochs_of(experiment: Experiment) -> int:
-    """Return how many epochs a stage at home trains; 1 for what federates, whose rounds count."""
+    """Return the epochs of a stage of a single round; 1 for others, whose rounds count."""
     return experiment.algorithm.epochs if experiment.rounds == 1 else 1

@@ -1,9 +1,9 @@
-"""Keep finished runs with the project: `make results SCALE=standard`.
+"""Export finished runs to the project's ``results/``: `make results SCALE=standard`.
 
-A run lies in a file of the section and data set that first ask for it,
-``results/<section>-<dataset>.parquet``. What is there stays as it is, also where no section asks
-for it any more; what is new comes in a file of its own, ``<section>-<dataset>.2.parquet``. Runs
-that diverged have no result: ``results/diverged.csv`` names them.
+A run is stored in a file of the first section and data set that ask for it,
+``results/<section>-<dataset>.parquet``. Existing files stay as they are, even if no section asks
+for their runs any more; new runs are added in a further file, ``<section>-<dataset>.2.parquet``.
+Runs that diverged have no result: they are listed in ``results/diverged.csv``.
 """
 
 import sys
@@ -31,15 +31,19 @@ from fedrun.results import (
     writing,
 )
 
-Made = Mapping[Experiment, Mapping[str, Any]]  # provenances
+Made = Mapping[Experiment, Mapping[str, Any]]  # the provenance of each run
 
 
 class Exported(NamedTuple):
-    """What ``export_runs`` did: all files of results, and which runs it has not kept.
+    """The outcome of ``export_runs``.
 
-    ``missing`` have not been run, ``dirty`` come from uncommitted code or build on what does, and
-    ``waiting`` began with another first stage than is kept, on which others stand. ``unplanned``
-    are kept, though no section asks for them any more.
+    Attributes:
+        files: all files of results.
+        missing: experiments that have not been run.
+        dirty: results of uncommitted code, or of stages that build on such results.
+        waiting: experiments that began with another first stage than the exported one, on which
+            others stand.
+        unplanned: the number of exported runs for which no section asks any more.
     """
 
     files: list[Path]
@@ -50,7 +54,7 @@ class Exported(NamedTuple):
 
 
 def homes(registry: Registry) -> dict[str, str]:
-    """Return the name of the files in which every planned run belongs, by key."""
+    """Return, by key, the name of the file to which every planned run belongs."""
     every = [p for scale in SCALES for p in planned(registry, scale)]
     return {p.experiment.key: f"{p.section}-{p.dataset}" for p in reversed(every)}
 
@@ -69,7 +73,10 @@ def of_every_round(registry: Registry) -> set[Experiment]:
 
 
 def thinned(result: Result) -> Result:
-    """Return a result with the divergence of its evaluated rounds only, a tenth of its numbers."""
+    """Return a result with the gradient divergence of evaluated rounds only.
+
+    It has about a tenth of the numbers.
+    """
     metrics = result.metrics
     every = metrics["round"].unique().to_pylist()
     evaluated = pa.array([r for r in every if result.experiment.evaluates(r)], pa.int32())
@@ -78,7 +85,7 @@ def thinned(result: Result) -> Result:
 
 
 def export_runs(registry: Registry, scale: str) -> Exported:
-    """Export every finished run of a scale, whole chains only: see ``fitting``."""
+    """Export every finished run of a scale, in whole chains of stages: see `fitting`."""
     with writing():
         there, home, whole = places(), homes(registry), of_every_round(registry)
         plan = {p.experiment: p for p in planned(registry, scale)}
@@ -102,11 +109,15 @@ def export_runs(registry: Registry, scale: str) -> Exported:
 
 
 def fitting(old: Made, new: Made) -> dict[Experiment, Mapping[str, Any]]:
-    """Return which runs to keep, of those that are kept and those that were trained since.
+    """Return which runs to keep, of the exported ones and of those that were trained since.
 
-    A later stage is kept with the first stages that it began with, or not at all. One that was
-    trained again replaces the old one only where another run can be kept for it, and together with
-    all that stands on it.
+    A later stage is kept only with the first stages with which it began. A run that was trained
+    again replaces the exported one only if another run can be kept for it, and together with all
+    later stages that build on it.
+
+    Args:
+        old: the provenance of the exported runs.
+        new: the provenance of the runs that were trained since.
     """
     now = {**old, **new}
 
@@ -114,7 +125,7 @@ def fitting(old: Made, new: Made) -> dict[Experiment, Mapping[str, Any]]:
         return e in new and now.get(e) is new[e]
 
     def give_way(e: Experiment) -> list[Experiment]:
-        """What must go back: itself, or stages that a run that stays did not begin with."""
+        """Return what must be replaced by the old runs: itself, or stages that do not fit it."""
         if _fits(e, now):
             return []
         return [e] if retrained(e) else [s for s in e.stages if retrained(s)]
@@ -131,13 +142,17 @@ def fitting(old: Made, new: Made) -> dict[Experiment, Mapping[str, Any]]:
 
 
 def _fits(one: Experiment, made: Made) -> bool:
-    """Return whether a run is there with all stages that it began with."""
+    """Return whether a run is present with all stages with which it began."""
     began, before = began_with(made[one]), one.stages[:-1]
     return all(s in made and began.get(s.key) == made[s].get("state") for s in before)
 
 
 def main(registry: Registry, scale: str = "standard") -> int:
-    """Export one scale and say what was written and what has not been run; 1 if some is refused."""
+    """Export a scale; print what was written and what has not been run.
+
+    Returns:
+        The exit code: 1 if results of uncommitted code were refused.
+    """
     kept = export_runs(registry, scale)
     size = sum(f.stat().st_size for f in kept.files) / 1e6
     print(f"{len(places())} results in {len(kept.files)} files of {size:.1f} MB")

@@ -1,4 +1,4 @@
-"""What is run for a section of a paper: its experiments at three scales, and where each stands."""
+"""Sections of a paper: their experiments at three scales, and the place of each run."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,25 +14,35 @@ from fedrun import Experiment
 
 SCALES = ("quick", "standard", "paper")
 """The scales of a section: minutes, days on a CPU, and the papers' own settings."""
-DEMONSTRATION = f"({SCALES[0]})"  # in the name of what was run on digits
+DEMONSTRATION = f"({SCALES[0]})"  # part of the titles of runs on digits
 PROTOCOL, OWN, ROUNDS, REDUCED, DIGITS = FAITHFUL = (
     "paper protocol", "paper scale", "paper rounds and rates", "reduced", "digits",
 )  # fmt: skip
-"""How faithful a setting is, the most faithful first: the paper's own in all that it states; but
-for a rule that it states, as early stopping; with a smaller network; with less of everything."""
+"""How faithful a setting is, from the most faithful to the least: it follows the paper in all that
+is stated; in all but a rule, such as early stopping; with a smaller network; with fewer rounds and
+mostly fewer clients or examples; or it runs on digits."""
 USUAL = dict(zip(SCALES, (DIGITS, REDUCED, PROTOCOL), strict=True))
 
 
 @value
 class Setting:
-    """One data set at one scale: its task, and how long and with how many seeds it is run.
+    """One data set at one scale: the task, the length of runs, and the number of seeds.
 
-    ``local_epochs`` are the clients'. ``costly`` methods have as many seeds as it says, and not
-    ``seeds``; with 0 they are left out unless their seeds are asked for. ``looks`` are how often
-    claims were judged as seeds became more, by the number of seeds from which on that is so.
-    ``faithful`` is one of ``FAITHFUL``, "" for what is usual at its scale, and ``exploratory`` says
-    whether the setting was chosen by looking at what it shows, or is not the paper's where it
-    matters.
+    Attributes:
+        task: the task.
+        rounds: the number of rounds.
+        seeds: the number of seeds.
+        cohort: the clients in a round, a number or a fraction.
+        batch_size: of the clients' mini-batches.
+        evaluate_every: the rounds between two evaluations.
+        local_epochs: the epochs of a client in a round.
+        costly: methods with a number of seeds of their own; with 0 seeds they are left out unless
+            seeds are asked for.
+        looks: how often claims were judged as seeds were added, by the least number of seeds for
+            which it holds.
+        faithful: one of ``FAITHFUL``, "" for the usual one of the scale.
+        exploratory: whether the setting was chosen by looking at its results, or differs from the
+            paper's where it matters.
     """
 
     task: Task
@@ -49,7 +59,7 @@ class Setting:
 
     @property
     def clients(self) -> int:
-        """The number of clients M; 0 where a column of the data says whose is what."""
+        """The number of clients M; 0 if a column of the data says who holds which examples."""
         return self.task.partition.num_clients()
 
     @property
@@ -64,9 +74,9 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One experiment of a section, of seed 0: a method, and where it stands, e.g. ``{"p": 0.8}``.
+    """One experiment of a section with seed 0: a method, and its place, such as ``{"p": 0.8}``.
 
-    Numbers and words of ``where`` become columns of frames.
+    The numbers and words of the place, ``where``, become columns of frames.
     """
 
     method: str
@@ -75,28 +85,33 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The run in words, e.g. "Mixture, p = 0.8"."""
+        """The run in words, such as "Mixture, p = 0.8"."""
         place = (v if isinstance(v, str) else f"{n} = {v:g}" for n, v in self.where.items())
         return ", ".join([self.method, *place])
 
 
 def placed(experiments: Mapping[str, Experiment], **where: float | str) -> list[Run]:
-    """Return the runs of some methods that stand at the same place."""
+    """Return the runs of several methods at the same place."""
     return [Run(method, experiment, where) for method, experiment in experiments.items()]
 
 
 @dataclass(frozen=True)
 class Section:
-    """The experiments of a section: settings by scale and data set, and what is run on each.
+    """The experiments of a section: settings by scale and data set, and the runs of each setting.
 
-    ``plan`` returns the runs of a setting of a data set. ``beside`` are the larger scales whose
-    stored results a notebook shows next to those of the quick scale. Where ``every_round`` is
-    false, ``results/`` keeps the divergence of evaluated rounds only.
+    Attributes:
+        name: the name of the section.
+        known: the settings by scale and data set.
+        plan: returns the runs of a setting, given its data set.
+        beside: the larger scales whose stored results a notebook shows next to those of the quick
+            one.
+        every_round: whether ``results/`` keeps the gradient divergence of every round, and not only
+            of evaluated ones.
     """
 
     name: str
     known: Mapping[str, Mapping[str, Setting]]
-    plan: Callable[..., Sequence[Run]]  # of its own kind of Setting
+    plan: Callable[..., Sequence[Run]]  # takes the section's subclass of Setting
     beside: tuple[str, ...] = ("standard",)
     every_round: bool = False
 
@@ -112,9 +127,13 @@ class Section:
     def runs(
         self, scale: str, dataset: str, methods: Sequence[str] = (), *, costly: bool = False
     ) -> list[Run]:
-        """Return what is run on a data set, of all methods or some.
+        """Return the runs on a data set, of all methods or some.
 
-        What is too ``costly`` to be run unless it is asked for is left out.
+        Args:
+            scale: one of ``SCALES``.
+            dataset: the name of the data set.
+            methods: the names of the methods; all by default.
+            costly: whether costly methods with 0 seeds are included.
         """
         setting = self.settings(scale, dataset)[dataset]
         seeds = {} if costly else dict(setting.costly)
@@ -128,10 +147,19 @@ class Section:
     def experiments(
         self, scale: str, dataset: str, run: Run | str, *, seeds: int = 0, rounds: int = 0
     ) -> list[Experiment]:
-        """Return a run's experiments, one per seed; 0 takes the setting's own numbers.
+        """Return the experiments of a run, one per seed.
 
-        A method's name stands for its run where it has one only. ``rounds`` does not change stages
-        that have a length of their own, as the epochs of a centralised model.
+        Args:
+            scale: one of ``SCALES``.
+            dataset: the name of the data set.
+            run: the run, or the name of a method that has a single one.
+            seeds: the number of seeds; 0 takes the setting's.
+            rounds: the number of rounds; 0 takes the setting's. Stages with a length of their own,
+                such as the epochs of a centralised model, keep it.
+
+        Raises:
+            UnknownName: if no method has the name.
+            ValueError: if the method has several runs.
         """
         setting = self.settings(scale, dataset)[dataset]
         one = run if isinstance(run, Run) else self._only(scale, dataset, run)
@@ -141,7 +169,7 @@ class Section:
     def by_run(
         self, scale: str, dataset: str, methods: Sequence[str] = (), **how: int
     ) -> list[tuple[Run, list[Experiment]]]:
-        """Return ``runs`` and the ``experiments`` of each; ``how``: seeds, rounds of these."""
+        """Return each of the ``runs`` with its ``experiments``; ``how``: their seeds and rounds."""
         runs = self.runs(scale, dataset, methods)
         return [(run, self.experiments(scale, dataset, run, **how)) for run in runs]
 
@@ -158,7 +186,7 @@ class Section:
 
 @cache
 def _planned(plan: Callable[..., Sequence[Run]], setting: Setting, dataset: str) -> Sequence[Run]:
-    """Return a plan, made once: a large one is asked for each of its methods in turn."""
+    """Return the runs of a plan, which is made once: it is asked for once per method."""
     return plan(setting, dataset)
 
 
@@ -170,10 +198,15 @@ def federated(setting: Setting, algorithm: object, **more: object) -> Experiment
 
 @cache
 def seeded(experiment: Experiment, seed: int, rounds: int = 0, usual: int = 0) -> Experiment:
-    """Return an experiment and the stages before it with another seed.
+    """Return an experiment, and the stages before it, with another seed.
 
-    Stages of the ``usual`` number of rounds play ``rounds``, if that is not 0. The same one every
-    time, which has its key then.
+    The result is cached, so that its key is computed once.
+
+    Args:
+        experiment: the experiment.
+        seed: the seed.
+        rounds: the number of rounds of all stages that have ``usual`` rounds; 0 changes none.
+        usual: the number of rounds of the setting.
     """
     stages = experiment.first_stage, experiment.local_stage
     after, beside = (stage and seeded(stage, seed, rounds, usual) for stage in stages)
@@ -182,11 +215,11 @@ def seeded(experiment: Experiment, seed: int, rounds: int = 0, usual: int = 0) -
 
 
 class OtherData(UnknownName):
-    """A data set that is not among those of a section, or of several, at a scale."""
+    """The data set is none of a section, or of several sections, at a scale."""
 
 
 def has_data(scale: str, dataset: str, known: Iterable[str]) -> None:
-    """Raise OtherData, which names the ``known`` data sets of a scale, unless it is one of them."""
+    """Raise OtherData, which lists the ``known`` data sets of a scale, if it has no such one."""
     try:
         check_choice(f"data set at scale {scale!r}", dataset, known)
     except UnknownName as error:
@@ -194,21 +227,27 @@ def has_data(scale: str, dataset: str, known: Iterable[str]) -> None:
 
 
 class NothingStored(ValueError):
-    """Of what is to be shown no run is stored, or too few, and none are to be trained."""
+    """No run, or too few, of what is to be shown are stored, and none may be trained."""
 
 
-# What is reproduced, as one value: the companion is handed it and knows no paper by name.
+# The following types describe what is reproduced: the companion itself knows no paper by name.
 
 
 @dataclass(frozen=True, eq=False)
 class PublishedTable:
-    """One table of a paper and the section that makes it.
+    """One table of a paper, and the section that reproduces it.
 
-    ``printed(dataset)`` returns its published numbers as fractions, ``measured(panel)`` what runs
-    have, a row per seed; both have the columns ``keys`` and value, the former ``row``, the number's
-    place among all published ones, and the latter as many columns of its runs as it can keep.
-    Numbers are ranked within a data set and what ``apart`` names, columns or words, and there
-    within the ``family`` of their method.
+    Attributes:
+        paper: the number of the paper.
+        section: the section whose runs are compared.
+        notebook: the notebook that shows the table.
+        printed: returns the published numbers of a data set as fractions: the columns ``keys``,
+            value, and row, the position among all published numbers.
+        measured: returns the results of a panel, a row per seed: the columns ``keys``, value, and
+            as many columns of the place of its runs as possible.
+        keys: the columns by which both are matched.
+        apart: columns or words; numbers are ranked within a data set and a combination of these.
+        family: returns the family of a method; numbers are ranked within families.
     """
 
     paper: str
@@ -223,9 +262,13 @@ class PublishedTable:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Runs that are trained and land together: parts by scale, as `companion.plan` reads them.
+    """Runs of the campaign that are trained and added together.
 
-    ``hours`` are the CPU hours that they were expected to take before the first of them ran.
+    Attributes:
+        number: the number of the block.
+        what: the block in words.
+        parts: parts by scale, as `companion.plan.planned` takes them.
+        hours: the CPU hours that were expected before the first run.
     """
 
     number: int
@@ -238,12 +281,18 @@ class Block:
 class Registry:
     """Everything that the companion plans, trains, keeps and judges.
 
-    ``sections`` by name; ``published()``, every published number with its ``row``, in ``repeats``
-    the earlier row of the same number (-1 for none), and in ``why_not`` why it is compared with no
-    run ("" where it is); ``claims()``, the papers' claims (paper, name, claim, place, quote, data);
-    ``floors()``, what a client's commonest label is worth on a paper's partitions (paper, dataset,
-    at, floor), and in ``floored`` by paper the column that ``at`` is; ``gpu_hours`` by part of the
-    papers' own scale, where a GPU timed it; ``blocks`` of the campaign, in their order.
+    Attributes:
+        sections: the sections by name.
+        tables: the published tables.
+        published: returns every published number with its ``row``, in ``repeats`` the earlier row
+            of the same number (-1 for none), and in ``why_not`` why it is compared with no run (""
+            if it is).
+        claims: returns the claims of the papers: paper, name, claim, place, quote, data.
+        floors: returns the accuracy of the majority-class baseline on the papers' partitions:
+            paper, dataset, at, floor.
+        floored: by paper, the column to which ``at`` refers.
+        gpu_hours: the hours on a GPU by part of the papers' own scale, if a GPU was timed.
+        blocks: the blocks of the campaign in their order.
     """
 
     sections: Mapping[str, Section]

@@ -1,4 +1,4 @@
-"""What a notebook has between its figures: what ran, and the code that ran."""
+"""Tables and source code that notebooks show between their figures."""
 
 import ast
 import inspect
@@ -19,16 +19,16 @@ from fedlib.models import FunctionalModel
 from fedlib.optim import Optimizer
 from fedlib.values import as_code
 
-MOST_SHOWN = 4  # different values of one thing, next to each other
+MOST_SHOWN = 4  # the most different values in a cell
 WHOLE = "paper"
 _OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
 
 def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
-    """Return what ran, a column per panel, and next to them the paper's own setting.
+    """Return the settings of runs, a column per panel, and beside them the paper's own setting.
 
-    That is of the same data set, or else of its first one. Its seeds are left out: they are this
-    project's, while papers mostly ran once. What diverged stands in a row of its own.
+    The latter is that of the same data sets, or else of the first one. It has no seeds, which are
+    this project's: most papers ran once. Runs that diverged have a row of their own.
     """
     columns: dict[str, dict[str, str]] = {}
     for p in shown:
@@ -66,7 +66,7 @@ def _setup(section: Section, scale: str, dataset: str, rounds: int = 0) -> dict[
 
 
 def _examples(name: str) -> str:
-    if name.endswith(data.SAMPLE):  # of whatever size, and a reader may not have it
+    if name.endswith(data.SAMPLE):  # of any size; a reader may not have it
         return f"a sample of {title(name.removesuffix(data.SAMPLE))}"
     if name in RECORDS:
         sizes = RECORDS[name].sizes
@@ -86,15 +86,15 @@ def _optimiser(one: Optimizer) -> str:
 
 
 def _several(values: Iterable[object]) -> str:
-    """Return different values next to each other, in the order in which they come."""
+    """Return the different values in the order of their occurrence; at most ``MOST_SHOWN``."""
     known = [*dict.fromkeys(map(str, values))]
     return "; ".join([*known[:MOST_SHOWN], *["..."][: len(known) - MOST_SHOWN]])
 
 
 def source(*functions: Callable[..., Any]) -> Markdown:
-    """Return the code of functions of the library as it runs, with its comments.
+    """Return the source code of functions of the library, with their comments.
 
-    Of a docstring the first sentence stays, as a comment.
+    The first paragraph of a docstring becomes a comment; the rest is left out.
     """
     parts = []
     for function in functions:

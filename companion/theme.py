@@ -1,4 +1,4 @@
-"""How methods and data sets look in figures, and what people call them: handed in by who knows."""
+"""The colours of methods and the titles of data sets in figures, provided by the papers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,11 +9,13 @@ Dash = str | tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Theme:
-    """What every figure draws alike.
+    """What all figures have in common.
 
-    ``methods`` are in the order of legends: a place in the colour-blind palette, and a dash.
-    ``titles`` are names of data sets as people write them. ``floor`` is the method that is drawn as
-    a thin line behind the others.
+    Attributes:
+        methods: by name, in the order of legends, the position in the colour-blind palette and the
+            line style.
+        titles: the names of data sets as readers know them.
+        floor: the method that is drawn as a thin line behind the others: the baseline.
     """
 
     methods: Mapping[str, tuple[int, Dash]] = field(default_factory=dict)
@@ -25,12 +27,12 @@ _HANDED: list[Callable[[], Theme]] = []
 
 
 def use(source: Callable[[], Theme]) -> None:
-    """Have figures look as ``source`` says, which is called when the first one is drawn."""
+    """Use the theme that ``source`` returns; it is called when the first figure is drawn."""
     _HANDED[:] = [source]
     theme.cache_clear()
 
 
 @cache
 def theme() -> Theme:
-    """Return what was handed in; without anything methods get colours by their names."""
+    """Return the theme in use; without one, the colours of methods depend on their names."""
     return _HANDED[0]() if _HANDED else Theme()

@@ -1,15 +1,16 @@
-"""Which runs did not train, which kept their initial model, and which were still training.
+"""Which runs did not train, kept their initial model, or were still improving at their end.
 
-A run did not train if no evaluation after round 0 is better than round 0, in accuracy on the same
-examples; neither did what stands on such a run. Of second stages, which begin with a trained model,
-and of first stages of one round, as audits of a message have, nothing is expected.
+A run did not train if no evaluation after round 0 is better than that at round 0, in accuracy on
+the same examples. A later stage of such a run counts as untrained, too. Two kinds of stages are
+exempt: later stages, which begin with a trained model, and first stages of a single round, which
+audits of a message have.
 
-A run that keeps the state with the least validation loss may have kept the initial model although
-it trained: at high rates a model of three times the accuracy can have a larger loss. Such runs
-count like all others: no seed is left out for its outcome. What is said of them tells that they did
-not train, or that their kept model is the initial one.
+A run that keeps the state with the least validation loss may keep the initial model although it
+trained: at high learning rates, a model of three times the accuracy can have a larger loss. Such
+runs count like all others, because no seed is left out for its outcome. Claims about them state
+that they did not train, or that their kept model is the initial one.
 
-A claim about where training ends is judged where all curves that it compares have stopped rising.
+A claim about the end of training is judged only if all curves that it compares have stopped rising.
 """
 
 from collections import defaultdict
@@ -40,10 +41,11 @@ Runs = Iterable[tuple[Run, Sequence[Result]]]
 class Facts(NamedTuple):
     """What is known of one stage.
 
-    ``trained``: whether it is better after some round than before its first, by any accuracy.
-    ``keeps_trained``: whether the state that it kept is another one than the initial model.
-    ``rise``: by how much its accuracy still rises, the mean over the last quarter of the rounds
-    minus the mean over the quarter before; NaN without such a curve.
+    Attributes:
+        trained: whether any of its accuracies is better after some round than at round 0.
+        keeps_trained: whether the state that it kept is another one than the initial model.
+        rise: how much its accuracy still rises: the mean over the last quarter of the rounds minus
+            the mean over the quarter before; NaN without such a curve.
     """
 
     trained: bool
@@ -67,7 +69,7 @@ def facts(result: Result) -> Facts:
 
 
 def _courses(result: Result) -> dict[str, dict[int, float]]:
-    """Return the accuracies of a run by round, mean over clients, and the round that it kept."""
+    """Return the accuracies of a run by round (means over clients), and the round that it kept."""
     rows = result.metrics.filter(pc.is_in(pc.field("metric"), pa.array(CURVES)))
     means = rows.group_by(["metric", "round"]).aggregate([("value", "mean")]).sort_by("round")
     found = dict[str, dict[int, float]]()
@@ -78,7 +80,7 @@ def _courses(result: Result) -> dict[str, dict[int, float]]:
 
 
 def _rise(course: Mapping[int, float]) -> float:
-    """Return how much a curve rises from the third to the last quarter; or NaN."""
+    """Return how much a curve rises from the third to the last quarter of the rounds; else NaN."""
     last = max(course, default=0)
     late = [v for t, v in course.items() if t > 0.75 * last]
     before = [v for t, v in course.items() if 0.5 * last < t <= 0.75 * last]
@@ -88,10 +90,12 @@ def _rise(course: Mapping[int, float]) -> float:
 class Survey(NamedTuple):
     """What is known of several runs.
 
-    ``untrained`` are those that did not train, or stand on one: method, seed, and where they
-    stand; ``initial`` in the same form those whose kept model is the initial one, or that stand on
-    it; ``rising`` is by how much the accuracy of each method still rises, mean over its runs, of
-    the stage of a run of which it is most. A method without such a curve is left out.
+    Attributes:
+        untrained: the runs that did not train, or stand on a stage that did not: method, seed,
+            place.
+        initial: the runs whose kept model is the initial one, or that stand on such a stage.
+        rising: how much the accuracy of each method still rises: the mean over its runs of the
+            largest rise among the stages of a run. A method without such a curve is left out.
     """
 
     untrained: pd.DataFrame
@@ -100,12 +104,12 @@ class Survey(NamedTuple):
 
 
 def no_runs() -> pd.DataFrame:
-    """Return the table of no runs."""
+    """Return a table of runs without rows."""
     return pd.DataFrame(columns=[*COLUMNS])
 
 
 def survey(runs: Runs) -> Survey:
-    """Return what is known of runs; each of their stages is read once."""
+    """Return what is known of several runs; each of their stages is read once."""
     given = [(run, result) for run, results in runs for result in results]
     known = {result.experiment.key: result for _, result in given}
 
@@ -139,7 +143,7 @@ def belongs_to(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
 
 
 def _places(rows: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return where runs stand, by columns that the ``rows`` have."""
+    """Return the place of each run by those of its columns that the ``rows`` have."""
     names = [c for c in runs.columns if c in rows and c not in COLUMNS]
     every = runs[names].to_dict("records")
     return [{str(c): at for c, at in place.items() if not pd.isna(at)} for place in every]
@@ -150,11 +154,17 @@ def noted(
     frame: pd.DataFrame,
     marked: Mapping[str, pd.DataFrame],
 ) -> list[Claim]:
-    """Return what ``judge`` says of a frame, with a note where a claim hangs on ``marked`` runs.
+    """Return the claims that ``judge`` makes of a frame, with a note on those that depend on marked
+    runs.
 
-    All seeds count. ``marked`` are runs by the words that say what they are, with places for how
-    many seeds of how many. A claim hangs on the runs at a place if it is another one without them;
-    one of two sides that are the same model in every seed is not tested.
+    All seeds count. A claim depends on the runs at a place if it is another one without them. If
+    both of its sides are the same model in every seed, it is not tested.
+
+    Args:
+        judge: returns claims, given a frame.
+        frame: the metrics of all runs.
+        marked: runs by the words that describe them, with two places for the number of seeds that
+            are marked and of all seeds.
     """
     every = [*judge(frame)]
     for words, runs in marked.items():
@@ -171,6 +181,7 @@ def noted(
 
 
 def _note(claim: Claim, words: str, seeds: int) -> Claim:
+    """Return a claim with a note on how many of its seeds are marked."""
     if not claim.seeds:
         return claim
     told = f"{claim.measured}; {words.format(seeds, claim.seeds)}"
@@ -181,7 +192,7 @@ def _note(claim: Claim, words: str, seeds: int) -> Claim:
 def _claims(
     judge: Callable[[pd.DataFrame], Sequence[Claim]], frame: pd.DataFrame
 ) -> dict[tuple[str, str], Claim]:
-    """Return the claims of a part of a frame, none where it lacks what they speak of."""
+    """Return the claims made of a part of a frame; none if it lacks what they compare."""
     with suppress(LookupError, ValueError):
         return {(claim.text, claim.place): claim for claim in judge(frame)}
     return {}

@@ -1,8 +1,8 @@
-"""Explorers for JupyterLab: thin controls over the same functions that draw the static figures.
+"""Interactive figures for JupyterLab: controls of the same functions that draw the static figures.
 
-An error inside a widget callback would vanish, so every explorer draws once directly when it is
-made, and shows later errors in a line of its own. Pages without a kernel show pictures that were
-drawn beforehand, the values of one control as frames with a slider of their own.
+An exception in a widget callback is not shown. Every explorer therefore draws once directly when it
+is made, and shows later errors in a line of its own. Pages without a kernel show pictures that were
+drawn beforehand, with a slider for the values of one control.
 """
 
 import json
@@ -34,11 +34,16 @@ from fedrun.train import rounds
 
 
 def claims_table(frame: pd.DataFrame, name: str, scale: str) -> HTML:
-    """Return the papers' claims among tests as a table, and every test below it, folded.
+    """Return the papers' claims among tests as a table, with all tests in a folded table below it.
 
-    A claim has one row, with its verdict from the most faithful setting (`claims.answers`); what
-    was tested comes first, and of more than ``MOST`` rows the others are folded too. All are
-    written into ``figures/<scale>`` under this name, where the scorecard finds them.
+    A claim has one row, with the verdict of its most faithful setting (`claims.answers`). Tested
+    claims come first; rows beyond ``MOST`` are folded, too. The tests are written to
+    ``figures/<scale>``, where the scorecard reads them.
+
+    Args:
+        frame: tests, as `claims.table` returns.
+        name: the name of the file.
+        scale: the scale.
     """
     plotting.save_table(frame, name, scale)
     answers = claims.answers(frame, claims.sentences(frame))
@@ -55,14 +60,14 @@ def claims_table(frame: pd.DataFrame, name: str, scale: str) -> HTML:
 
 
 def folded(label: str, table: pd.DataFrame) -> HTML:
-    """Return a long table that opens below its label."""
+    """Return a table that opens with a click on its label."""
     with pd.option_context("display.max_colwidth", None):
         text = re.sub(r"\n *", "", table.to_html(index=False, border=0))
     return HTML(f"<details><summary>{escape(label)}</summary>{text}</details>")
 
 
 def _verdicts(table: pd.DataFrame) -> str:
-    """Return a table of verdicts as HTML, in which they stand out by word and colour."""
+    """Return a table as HTML, with verdicts in bold and some in colour."""
     bold = '<b style="color:{}">{}</b>'.format
     formats: Any = {"verdict": lambda v: bold(_COLOURS.get(v.split(" (")[0], "inherit"), v)}
     with pd.option_context("display.max_colwidth", None):
@@ -71,9 +76,9 @@ def _verdicts(table: pd.DataFrame) -> str:
 
 
 def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
-    """Return a menu of panels by name, real data first, whose value is the panel chosen.
+    """Return a menu of panels by name, real data first; its value is the chosen panel.
 
-    Panels of one name have their rounds behind it.
+    Panels of the same name are distinguished by their rounds.
     """
     every = sorted(shown, key=lambda p: p.scale == "quick")
     alike = {p.name for p in every if sum(p.name == other.name for other in every) > 1}
@@ -83,9 +88,15 @@ def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
 
 
 def follow(control: Any, menu: w.Dropdown, offers: Callable[[Any], Sequence[Any]]) -> None:
-    """Have a control offer what the menu's choice has, now and later; it keeps its value if it can.
+    """Have a control offer the options of the chosen panel, now and whenever the menu changes.
 
-    To be called before both go into an explorer, which would otherwise redraw first.
+    The control keeps its value if it is still an option. Call this before both widgets are given to
+    an explorer, which would otherwise redraw first.
+
+    Args:
+        control: the widget whose options change.
+        menu: the menu that determines them.
+        offers: returns the options, given the value of the menu.
     """
 
     def offer(_: object) -> None:
@@ -100,9 +111,12 @@ def follow(control: Any, menu: w.Dropdown, offers: Callable[[Any], Sequence[Any]
 
 
 class Explorer(w.VBox):
-    """Controls above a figure; where nothing is live, the figure as it was at first, or frames.
+    """Controls above a figure; without a kernel, the first figure or a sequence of pictures.
 
-    ``pictures`` are PNGs by their labels, and ``start`` is the first one shown.
+    Args:
+        parts: the widgets; the last one is the figure.
+        pictures: PNGs by label, shown without a kernel.
+        start: the position of the picture that is shown first.
     """
 
     def __init__(
@@ -112,10 +126,10 @@ class Explorer(w.VBox):
         self._first, self.pictures, self._start = parts[-1].value, pictures, start
 
     def __repr__(self) -> str:
-        return STILL  # ipywidgets' own has all that controls hold, whole frames among it
+        return STILL  # that of ipywidgets includes the values of controls, such as whole frames
 
     def _repr_mimebundle_(self, **how: Any) -> dict[str, Any]:
-        """Return the live view, and what pages without a kernel show."""
+        """Return the live view, and the static one for pages without a kernel."""
         still = {"image/png": b64encode(self._first).decode()}
         if self.pictures:
             still["text/html"] = moving(self.pictures, self._start)
@@ -123,17 +137,21 @@ class Explorer(w.VBox):
 
 
 def explorer(draw: Callable[..., Figure], *, moves: str = "", **controls: w.Widget) -> w.VBox:
-    """Return controls above a figure: ``draw(**values)`` is called again when a value changes.
+    """Return controls above a figure, which is redrawn when one of them changes.
 
-    A page without a kernel shows the first figure, or if a control ``moves``, one that chooses
-    among options, figures of all its options, drawn here: the other controls stand still there. A
-    menu without items, as of panels that the chosen data set does not have, leaves only a line that
-    says so.
+    A menu without options, as of panels that the chosen data set lacks, leaves a line that says so.
+
+    Args:
+        draw: returns the figure, given the values of the controls by name.
+        moves: the name of a control with options. Pages without a kernel show a figure for each of
+            its options, which are drawn here with the other controls as they are; "" shows the
+            first figure only.
+        controls: the widgets by name.
     """
     for control in controls.values():
         if isinstance(control, w.Dropdown) and not control.options:
             return w.VBox([w.HTML(f"Nothing to explore: no {control.description} to choose from.")])
-    status, drawing = w.HTML(), threading.Lock()  # several threads may deliver what controls say
+    status, drawing = w.HTML(), threading.Lock()  # callbacks may come from several threads
 
     def drawn() -> Figure:
         return draw(**{name: c.value for name, c in controls.items()})
@@ -174,7 +192,7 @@ def _png(figure: Figure, dpi: float | str = "figure") -> bytes:
 
 
 def _small(figure: Figure) -> bytes:
-    """Return a figure as a PNG for a page with many of them: fewer pixels, of few colours."""
+    """Return a figure as a small PNG, of fewer pixels and few colours, as a page has many."""
     png = BytesIO()
     picture = Image.open(BytesIO(_png(figure, _COARSE))).convert("RGB")
     small = picture.quantize(_FEW, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
@@ -183,10 +201,14 @@ def _small(figure: Figure) -> bytes:
 
 
 def moving(pictures: Mapping[str, bytes], start: int = 0) -> str:
-    """Return HTML that shows pictures, PNGs by their labels, with a slider and a button.
+    """Return HTML that shows pictures with a slider and a button.
 
-    It loads nothing, can stand on a page several times, and is readable on a dark one. Where
-    scripts do not run, the picture ``start`` remains.
+    It loads nothing, can occur on a page several times, and is readable on a dark one. Without
+    scripts, the picture ``start`` remains.
+
+    Args:
+        pictures: PNGs by label.
+        start: the position of the picture that is shown first.
     """
     labels = [*pictures]
     sources = [f"data:image/png;base64,{b64encode(png).decode()}" for png in pictures.values()]
@@ -200,10 +222,14 @@ def moving(pictures: Mapping[str, bytes], start: int = 0) -> str:
 
 
 def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None) -> w.VBox:
-    """Return a live view of q(z|y) forming while ``experiment`` trains: play, stop, step, scrub.
+    """Return a live view of q(z|y) while an experiment trains, with play, stop and step.
 
-    ``settings`` are fields of its algorithm with the widgets that set them; another value trains a
-    new run up to the same round. A page without a kernel shows the experiment as it is stored.
+    A page without a kernel shows the stored run.
+
+    Args:
+        experiment: the experiment; nothing of it is stored.
+        settings: widgets by field of the algorithm; another value trains a new run up to the same
+            round.
     """
     start = -(-experiment.rounds // 3)  # by then rows of q differ, and more is to come
     at = w.IntSlider(start, 0, experiment.rounds, description="round", continuous_update=False)
@@ -224,7 +250,7 @@ def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None
 
 
 def _remembered(experiment: Experiment) -> Iterator[tuple[str, bytes]]:
-    """Yield frames of a stored run, by round: none if it is not there."""
+    """Yield pictures of a stored run by round; none if it is not stored."""
     if (found := find_result(experiment)) is None:
         return
     frame, past = frames.together([("", {}, [found])]), LiveRun(experiment)
@@ -237,21 +263,21 @@ def _remembered(experiment: Experiment) -> Iterator[tuple[str, bytes]]:
         yield f"round {t}", _small(specialisation_frame(past, t))
 
 
-STILL = "Controls: open the notebook in JupyterLab."  # where no kernel runs
-MOST = 8  # rows of claims in sight
+STILL = "Controls: open the notebook in JupyterLab."  # shown without a kernel
+MOST = 8  # the rows of claims that are not folded
 GLOSSARY = 'all terms: <a href="../docs/GLOSSARY.md">glossary</a>'
 _COLOURS = {HOLDS: "#0173b2", CONTRADICTED: "#a8480b"}
 _FRAME = 500  # milliseconds between two frames of a live view
-_COARSE, _FEW = 144, 64  # pixels per inch and colours of such a frame
+_COARSE, _FEW = 144, 64  # pixels per inch and colours of pictures on a page
 _ENTROPIES = {"q_entropy": "mean entropy of a row", "q_marginal_entropy": "entropy of the marginal"}
 _WRAP = w.Layout(flex_flow="row wrap", grid_gap="4px 16px")
 _MOVING = Template(Path(__file__).with_name("moving.html").read_text("utf-8"))
 
 
 class LiveRun:
-    """An experiment trained step by step, nothing stored.
+    """An experiment that is trained step by step, and not stored.
 
-    ``history[t]`` is what the algorithm observed after t rounds, by name (scalars, ``[experts]`` or
+    ``history[t]`` has what the algorithm logged after t rounds, by name (scalars, ``[experts]`` or
     ``[items, experts]``).
     """
 
@@ -264,7 +290,11 @@ class LiveRun:
         self.advance(0)
 
     def advance(self, to: int) -> None:
-        """Play rounds until ``to`` are completed; StopIteration beyond the experiment's rounds."""
+        """Play rounds until ``to`` are completed.
+
+        Raises:
+            StopIteration: if these are more than the experiment's rounds.
+        """
         while len(self.history) <= to:
             state, _, _ = next(self._course)
             seen = self.experiment.algorithm.log_metrics(self.fed, state)
@@ -272,7 +302,7 @@ class LiveRun:
 
 
 def specialisation_frame(live: LiveRun, at: int) -> Figure:
-    """Return one frame of the live view: q(z|y) after ``at`` rounds, and its entropies so far."""
+    """Return the live view after ``at`` rounds: q(z|y), and its entropies so far."""
     # No pyplot: the inline backend would show and close the figure half drawn, from its thread.
     figure = Figure(figsize=(plotting.PAGE, 3.0), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 2])

@@ -1,4 +1,4 @@
-"""Every published number and every claim next to what was measured."""
+"""Every published number and every claim beside what was measured."""
 
 import re
 from collections import defaultdict
@@ -34,9 +34,9 @@ from fedlib.metrics import interval
 from fedrun import Experiment, Result, find_result
 
 LARGEST_FIRST = SCALES[::-1]
-# The quick scale has data of its own, which no paper has numbers for.
+# No paper has numbers for the data of the quick scale.
 WITH_NUMBERS = [scale for scale in LARGEST_FIRST if scale != "quick"]
-BALANCED = "balanced_accuracy"  # of all classes alike, and on no client's own test
+BALANCED = "balanced_accuracy"  # on the global test set, which the baseline does not concern
 ORDERED = "closer to the published order than chance"
 TEXTS = ("group", "family", "scale", "faithful", "notebook", "key", "device", "commit")
 MARKS = ("diverged",)
@@ -44,12 +44,14 @@ MEASURED = ("mean", "low", "high", "seeds", "values", *MARKS, "initial", *TEXTS)
 
 
 def collected(folder: Path | None = None) -> pd.DataFrame:
-    """Return every test that some notebook has made: notebook, and the columns of `claims.table`.
+    """Return all tests beyond the quick scale: the columns of `claims.table`, and notebook.
 
-    Those of the quick scale are left out, as no checkout keeps its figures: every one is to count
-    the same. One on the same data at the same scale by runs of several scales' notebooks is taken
-    from the largest. Identities are checks, and left out. No rows where no notebook has been run.
-    ``folder`` is where figures are, by default where they are drawn.
+    Tests of the quick scale are left out, because no checkout keeps its figures. A test of the same
+    claim on the same data that several scales have is that of the largest scale. Identities, which
+    only check arithmetic, are left out. The table is empty if no notebook has been run.
+
+    Args:
+        folder: the folder of figures; by default the one to which figures are written.
     """
     folders = [(folder or paths.figures()) / scale for scale in WITH_NUMBERS]
     found = [file for folder in folders for file in sorted(folder.glob("*_claims.csv"))]
@@ -74,16 +76,18 @@ def _name(file: Path) -> str:
 def numbers(registry: Registry) -> pd.DataFrame:
     """Return a row per published number: what was measured, and a verdict.
 
-    That is at the largest scale of which there are enough seeds for an interval, or else any.
+    The measurement is that of the largest scale with enough seeds for an interval, or else of any.
 
-    Columns of what is published, then floor (on own tests, in percent: always a client's commonest
-    label on the paper's own partition; NaN elsewhere), mean, low, high (95% over seeds, in
-    percent), seeds, values (by seed), diverged (whether it has no seeds because a run did), initial
-    (of how many runs the kept model is the initial one), group (of numbers that are ranked
-    together) and family, scale, faithful (one of `companion.sections.FAITHFUL`; a run
-    that no plan has at the paper's scale is at most reduced), notebook, key (of the first run),
-    the devices that trained it and its commit, why_not, at_hand, gap (mean - value), repeats
-    (whether an earlier row is the same number) and verdict.
+    Returns:
+        The columns of the published number, then floor (on own tests, in percent: the
+        majority-class baseline on the paper's own partition; NaN elsewhere), mean, low, high (95%
+        over seeds, in percent), seeds, values (by seed), diverged (whether it has no seeds because
+        a run diverged), initial (the number of runs whose kept model is the initial one), group (of
+        numbers that are ranked together) and family, scale, faithful (one of
+        `companion.sections.FAITHFUL`; a run that no plan has at the paper's scale is at most
+        reduced), notebook, key (of the first run), the devices that trained it and its commit,
+        why_not, at_hand, gap (mean - value), repeats (whether an earlier row is the same number)
+        and verdict.
     """
     table = registry.published().set_index("row", drop=False)
     by_section = defaultdict[str, list[PublishedTable]](list)
@@ -111,9 +115,16 @@ def numbers(registry: Registry) -> pd.DataFrame:
 def of_data(
     registry: Registry, dataset: str, numbers: pd.DataFrame, claims: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the numbers and the claims of one data set, by its name in sections; all for "".
+    """Return the numbers and the claims of one data set.
 
-    OtherData for one that no section has beyond the quick scale.
+    Args:
+        registry: the sections.
+        dataset: its name in sections; "" for all.
+        numbers: the table of `numbers`.
+        claims: the tests.
+
+    Raises:
+        OtherData: if no section has the data set at the standard or paper scale.
     """
     if not dataset:
         return numbers, claims
@@ -137,7 +148,7 @@ def of_data(
 def not_at_hand(registry: Registry) -> list[int]:
     """Return the rows whose data set no section of the standard scale has in full.
 
-    What is published of it can only be measured at the paper's scale.
+    They can only be measured at the paper's scale.
     """
     known = [one.settings("standard") for one in registry.sections.values()]
     full = {setting.task.dataset for settings in known for setting in settings.values()}
@@ -151,10 +162,10 @@ def not_at_hand(registry: Registry) -> list[int]:
 
 
 def _measured(section: Section, items: Sequence[PublishedTable]) -> Iterator[dict[str, object]]:
-    """Yield what was measured for each number of a section's items, the largest scale first.
+    """Yield the measurement of each number of a section's tables, the largest scale first.
 
-    A method of which a run diverged is left out of its panel: by itself it has its other places.
-    What diverged comes last.
+    A method with a diverged run is left out of its panel; a panel of the method alone has its other
+    places. Numbers whose run diverged come last.
     """
     without = list[dict[str, object]]()
     for scale in WITH_NUMBERS:
@@ -171,7 +182,7 @@ def _measured(section: Section, items: Sequence[PublishedTable]) -> Iterator[dic
 
 
 def _of_panel(item: PublishedTable, panel: Panel) -> Iterator[dict[str, object]]:
-    """Yield what a panel has measured for each number of an item."""
+    """Yield what a panel has measured for each number of a table."""
     printed = item.printed(panel.dataset).dropna(subset="value")
     runs = dict(iter(item.measured(panel).groupby(list(item.keys))))
     theirs = _of_paper(item, panel.dataset)
@@ -184,7 +195,7 @@ def _of_panel(item: PublishedTable, panel: Panel) -> Iterator[dict[str, object]]
 def _diverged(
     item: PublishedTable, scale: str, dataset: str, run: Run
 ) -> Iterator[dict[str, object]]:
-    """Yield the numbers of an item that a run which diverged has left without a measurement."""
+    """Yield the numbers of a table that have no measurement because a run diverged."""
     place = {"method": run.method, **run.where}
     found = {"seeds": 0, "diverged": True, "scale": scale, "notebook": item.notebook}
     for _, row in item.printed(dataset).iterrows():
@@ -195,6 +206,7 @@ def _diverged(
 def _row(
     item: PublishedTable, panel: Panel, row: pd.Series, runs: pd.DataFrame, theirs: set[Experiment]
 ) -> dict[str, object]:
+    """Return the measurement of one published number."""
     values = runs["value"].tolist()
     limits = (0.0, 1.0) if all(0 <= v <= 1 for v in values) else None
     ends = zip(("mean", "low", "high"), interval(values, limits=limits), strict=True)
@@ -214,16 +226,19 @@ def _row(
 
 
 def devices(made: Mapping[str, Any]) -> str:
-    """Return the devices that trained a run, in their order: it may have been moved."""
+    """Return the devices that trained a run, in their order, as it may have been moved."""
     parts = made.get("segments") or [made]
     return ", then ".join(dict.fromkeys(part["device"] for part in parts if "device" in part))
 
 
 def _result_of(item: PublishedTable, panel: Panel, measured: pd.DataFrame) -> Result | None:
-    """Return the first seed's run behind a number, None where no method has its name.
+    """Return the run of the first seed behind a number, None if no method has its name.
 
-    ``measured`` are the number's rows: the run stands where they stand. Where they keep too few
-    columns to say so, it is the last of those that they can be of.
+    Args:
+        item: the table.
+        panel: the panel that measured the number.
+        measured: the rows of the number. If they keep too few columns to identify the run, it is
+            the last one that they can be of.
     """
     section, scale, dataset = item.section, panel.scale, panel.dataset
     for run in reversed(section.runs(scale, dataset, [*measured["method"].unique()])):
@@ -239,22 +254,22 @@ def _of_paper(item: PublishedTable, dataset: str) -> set[Experiment]:
 
 
 def _bare(experiment: Experiment) -> Experiment:
-    """Return an experiment without what changes no result: how often it is evaluated."""
+    """Return an experiment without the interval of evaluations, which changes no result."""
     stops = experiment.stop is not None  # which checks as often as it evaluates
     return replace(experiment, seed=0, evaluate_every=experiment.evaluate_every * stops)
 
 
 def judged(table: pd.DataFrame) -> pd.Series:
-    """Return the verdict of every number: agreement is three-valued, as for claims.
+    """Return the verdict of every number; agreement has three values, as for claims.
 
     A number agrees if the interval of measured minus published lies within ``POINTS`` of zero,
-    differs if it lies wholly elsewhere, and is too imprecise to tell if it contains a boundary. A
-    standard error of the published number widens the interval.
+    differs if it lies wholly outside, and is too imprecise if it contains a boundary. A standard
+    error of the published number widens the interval.
 
     Args:
-        table: columns value, se (of the published number, NaN for none), mean, low, high, seeds
-            (0: never run), diverged, faithful, at_hand (whether its data set is), and why_not (""
-            where a run is to be compared).
+        table: columns value, se (of the published number, NaN for none), mean, low, high, seeds (0:
+            never run), diverged, faithful, at_hand (whether its data set is available), and why_not
+            ("" if the number is to be compared with a run).
     """
     error = inference.Z * table["se"].fillna(0.0)
     gap = table["mean"] - table["value"]
@@ -276,12 +291,13 @@ def judged(table: pd.DataFrame) -> pd.Series:
 
 
 def orders(table: pd.DataFrame) -> pd.DataFrame:
-    """Return how far the measured order of each published table is its own, within families.
+    """Return how well the measured order of each published table agrees with the published one.
 
-    Columns paper, table_or_figure, dataset, numbers, correlation (of ranks within a group's
-    families, over all groups of the table), p (how often shuffling there does as well), verdict:
-    `ORDERED` where that survives at 5% among all tables, else "undecided". Tables
-    without two numbers in a family are left out.
+    Returns:
+        Columns paper, table_or_figure, dataset, numbers, correlation (of ranks within the families
+        of a group, over all groups of the table), p (of random permutations there), and verdict:
+        `ORDERED` if p survives the control of false discoveries at 5% among all tables, else
+        "undecided". Tables without two numbers in a family are left out.
     """
     known = table["seeds"].gt(0) & table["value"].notna()
     measured = table[known & ~table["repeats"]]
@@ -298,11 +314,15 @@ def orders(table: pd.DataFrame) -> pd.DataFrame:
 def at_own_scale(registry: Registry, numbers: pd.DataFrame) -> pd.DataFrame:
     """Return what was measured at the papers' own scale, and which command trains the rest.
 
-    ``numbers`` are those of `numbers`. A row per paper, section and data set: numbers, how many of
-    them agree, differ or are imprecise, gap (mean of those that differ, measured - published),
-    left (without a run at that scale), CPU hours (planned, of the campaign's block that trains
-    them; NaN where there is none, as what is left needs a GPU), GPU hours (of those, where a GPU
-    timed them) and command.
+    Args:
+        registry: the sections and blocks.
+        numbers: the table of `numbers`.
+
+    Returns:
+        A row per paper, section and data set: numbers; how many of them agree, differ or are
+        imprecise; gap (mean of those that differ, measured - published); left (numbers without a
+        run at that scale); CPU hours (planned, of the campaign's block that trains them; NaN if
+        there is none, as the rest needs a GPU); GPU hours (if a GPU was timed); and command.
     """
     once = numbers[~numbers["repeats"] & numbers["why_not"].eq("")]
     rows_of = defaultdict[tuple[str, str, str], set[int]](set)
@@ -327,7 +347,7 @@ def at_own_scale(registry: Registry, numbers: pd.DataFrame) -> pd.DataFrame:
 def _training(
     registry: Registry, section: str, dataset: str, left: int
 ) -> tuple[float, float, str]:
-    """Return the hours and the command that train what is left of a section at its own scale."""
+    """Return the hours and the command that train the rest of a section at its own scale."""
     part = f"{section}:{dataset}"
     if not left:
         return 0.0, 0.0, ""
@@ -339,9 +359,9 @@ def _training(
 
 
 def floors_by_row(registry: Registry) -> pd.Series:
-    """Return by the row of a published number on clients' own tests its floor, in percent.
+    """Return the majority-class baseline in percent, by row of the published numbers on own tests.
 
-    That is what always saying a client's commonest label is worth on the paper's own partition.
+    It is computed on the paper's own partition.
     """
     known = registry.floors().set_index(["paper", "dataset", "at"])["floor"]
     found: dict[Any, float] = {}

@@ -1,4 +1,4 @@
-"""The words of the scorecard, and its tables as notebook 16 shows them."""
+"""The verdicts of the scorecard, and its tables as notebook 16 shows them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,13 +19,13 @@ VERDICTS = {verdict: text.format(**_LIMITS) for verdict, text in _WORDS}
 
 
 def titled(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with titles in the place of what code calls papers, sections and data sets."""
+    """Return rows with the titles of papers, sections and data sets in place of their names."""
     known = {name: rows[name].map(plotting.title) for name in ("section", "data") if name in rows}
     return rows.assign(paper=rows["paper"].str[:3].map(plotting.title), **known)
 
 
 def by_table(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-    """Return the measured numbers of each item as `plotting.dumbbells` draws them."""
+    """Return the measured numbers of each published table, as `plotting.dumbbells` draws them."""
     measured = numbers[numbers["seeds"].gt(0) & numbers["value"].notna() & ~numbers["repeats"]]
     found = {}
     for (paper, item), rows in measured.groupby(["paper", "table_or_figure"], sort=False):
@@ -37,10 +37,12 @@ def by_table(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
 
 
 def gaps_by_paper(numbers: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return measured minus published by paper as `plotting.dots` draws it, the paper scale first.
+    """Return measured minus published by paper, as `plotting.dots` draws it, the paper scale first.
 
-    ``numbers`` are those of `by_table` below each other. A panel's groups are verdicts, whose
-    marks are means and whose strokes single numbers.
+    The groups of a panel are verdicts; their markers are means, and their strokes single numbers.
+
+    Args:
+        numbers: the tables of `by_table` below each other.
     """
     own = numbers["verdict"].isin(OWN).map({True: "paper scale", False: "smaller settings"})
     rows = numbers.assign(row=titled(numbers)["paper"], group=numbers["verdict"], own=own)
