@@ -1,13 +1,8 @@
-"""Tables and source code that notebooks show between their figures."""
+"""The table of settings that a notebook shows: what ran, beside what the paper ran."""
 
-import ast
-import inspect
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
-from IPython.display import Markdown
 
 from companion.diverged import lost
 from companion.panels import Panel
@@ -89,20 +84,3 @@ def _several(values: Iterable[object]) -> str:
     """Return the different values in the order of their occurrence; at most ``MOST_SHOWN``."""
     known = [*dict.fromkeys(map(str, values))]
     return "; ".join([*known[:MOST_SHOWN], *["..."][: len(known) - MOST_SHOWN]])
-
-
-def source(*functions: Callable[..., Any]) -> Markdown:
-    """Return the source code of functions of the library, with their comments.
-
-    The first paragraph of a docstring becomes a comment; the rest is left out.
-    """
-    parts = []
-    for function in functions:
-        code = textwrap.dedent(inspect.getsource(function))
-        made: Any = ast.parse(code).body[0]
-        lines, first = code.splitlines(), made.body[0]
-        if told := ast.get_docstring(made):
-            said = textwrap.wrap(" ".join(told.split("\n\n")[0].split()), 90)
-            lines[first.lineno - 1 : first.end_lineno] = [f"    # {line}" for line in said]
-        parts.append(f"# {function.__module__}: {function.__qualname__}\n" + "\n".join(lines))
-    return Markdown("```python\n" + "\n\n".join(parts) + "\n```")

@@ -8,7 +8,7 @@ A notebook that imports this has
 - stored or trained runs: ``panels``, ``several``, ``stored``, ``only_stored``, ``having``,
   ``on_real_data``, ``run_here``, ``costs``;
 - what shows them: ``frames``, ``plotting``, ``explorer``, ``follow``, ``watch``, ``data_menu``,
-  ``claims_table``, ``folded``, ``source``, ``what_ran``, ``in_short``;
+  ``claims_table``, ``folded``, ``what_ran``, ``in_short``;
 - of the papers ``published``, ``tested`` and the names of methods that several papers have.
 
 Algorithms, partitioners, models and tasks come from ``fedlib``, by name.
@@ -36,7 +36,7 @@ from companion.panels import (
     stored,
 )
 from companion.sections import federated
-from companion.story import source, what_ran
+from companion.story import what_ran
 from companion.widgets import claims_table, data_menu, explorer, folded, follow, watch
 from fedlib.data import class_names
 from fedlib.engine import play_round
@@ -53,6 +53,6 @@ __all__ = [
     "cache", "claims_table", "class_names", "costs", "data_menu", "display", "explorer",
     "federated", "folded", "follow", "frames", "generator", "having", "in_short", "np",
     "on_real_data", "only_stored", "panels", "pd", "play_round", "plotting", "plt", "published",
-    "replace", "run", "run_here", "run_with_state", "several", "source", "stored", "tested",
+    "replace", "run", "run_here", "run_with_state", "several", "stored", "tested",
     "torch", "w", "watch", "what_ran",
 ]  # fmt: skip

@@ -26,10 +26,9 @@ from companion.sections import (
     OtherData,
     Run,
 )
-from companion.story import source, what_ran
+from companion.story import what_ran
 from companion.widgets import MOST, LiveRun, claims_table, explorer, moving, watch
 from fedlib import paths
-from fedlib.algorithms import FedMix, FedProx
 from fedrun import Result, run
 from fedrun.baseline import BelowBaseline
 from fedrun.sweeps import sweep
@@ -386,12 +385,3 @@ def test_every_section_can_tell_what_ran(section):
     smallest = next(scale for scale in SCALES if section.settings(scale))
     table = what_ran(section, panels_of(section, smallest))
     assert table.notna().all(axis=None) and not table.drop("seeds").eq("").any(axis=None)
-
-
-def test_source_is_the_code_that_runs_with_its_comments():
-    told = source(FedProx.loss, FedMix.loss).data
-    start = '# fedlib.algorithms.drift: FedProx.loss\n@uses_precomputed("precompute")\ndef loss('
-    assert told.startswith(f"```python\n{start}")
-    assert "self.mu / 2" in told and "FedMix.loss" in told and '"""' not in told
-    assert "batch.y)  # log p(y|x, z)" in told
-    assert "    # Return the negative bound of eq. 6, or of eq. 3, on one client's mini" in told
