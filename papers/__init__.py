@@ -1,7 +1,7 @@
 """The five papers: settings, experiments, analyses and claims of each.
 
-``papers.registry`` is all of it as one value, which the companion is handed. Whoever imports
-anything of the papers has their methods look in figures as they do everywhere.
+``papers.registry`` combines them in one value for the companion. Importing any module of this
+package sets the theme of its figures.
 """
 
 from companion import theme

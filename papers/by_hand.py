@@ -1,8 +1,8 @@
-"""Federated averaging in plain PyTorch, as notebook 00 writes it out.
+"""Federated averaging in plain PyTorch, as in notebook 00.
 
-The programs of notebooks 09, 11 and 13 add to it what their papers add. Weights w are tensors by
-name, and log_p(w, x) returns the logarithms of probabilities ``[B, classes]``: all methods there
-minimise the mean of -log p(y|x).
+The programs of notebooks 09, 11 and 13 add what their papers add. Weights w are tensors by name,
+and log_p(w, x) returns log-probabilities ``[B, classes]``: all methods there minimise the mean of
+-log p(y|x).
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ TASK = Task("digits", SHARDS, MLP((32,)), LocalHoldout())
 
 
 def rounds(experiment: Experiment) -> Iterator[Cohort]:
-    """Yield the mini-batches of ``fedlib`` for each round, by client; the last stage's only."""
+    """Yield the mini-batches of the last stage as ``fedlib`` draws them, by round and client."""
     for _, steps in groupby(batches(experiment), lambda step: step.round):
         yield {s: [*own] for s, own in groupby(steps, lambda step: step.client)}
 
@@ -40,7 +40,7 @@ def loss(w: Weights, log_p: LogP, x: Tensor, y: Tensor) -> Tensor:
 
 
 def trained(w: Weights, own: list[MiniBatch], log_p: LogP, rate: float) -> Weights:
-    """Return w <- w - rate grad loss(w), on one mini-batch of a client after the other."""
+    """Return w <- w - rate grad loss(w), for each mini-batch of a client in turn."""
     for step in own:
         slope = grad(loss)(w, log_p, step.x, step.y)
         w = {name: w[name] - rate * slope[name] for name in w}
@@ -50,7 +50,7 @@ def trained(w: Weights, own: list[MiniBatch], log_p: LogP, rate: float) -> Weigh
 def averaged(w: Weights, cohort: Cohort, log_p: LogP, rate: float) -> Weights:
     """Return sum_s n_s w_s / sum_s n_s, where client s of the cohort has trained w_s from w.
 
-    Of an empty cohort it is w itself.
+    For an empty cohort it is w itself.
     """
     total, zero = sum(own[0].weight for own in cohort.values()), torch.zeros(())
     back = [(own[0].weight / total, trained(w, own, log_p, rate)) for own in cohort.values()]

@@ -1,4 +1,4 @@
-"""Which runs test the papers' claims: by notebook, sections and the functions that judge them."""
+"""Which runs test the papers' claims: sections, notebooks, and the functions that judge them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,10 +33,10 @@ class ClaimTest:
     """The claims that a notebook judges on the runs of a section.
 
     Attributes:
-        notebook: its number, as "07".
-        section: whose runs they are.
+        notebook: the number of the notebook, such as "07".
+        section: the section.
         judge: returns the claims of a panel.
-        about: what follows the name of a panel, where several sections have the same.
+        about: follows the name of a panel if several sections have panels of this name.
     """
 
     notebook: str
@@ -45,11 +45,12 @@ class ClaimTest:
     about: str = ""
 
     def of(self, panels: Iterable[Panel]) -> dict[str, list[Claim]]:
-        """Return what the panels decide, by the panel's name; the floor alone is no panel."""
+        """Return the claims of the panels, by the panel's name."""
         return {f"{p.name}{self.about}": self.judge(p) for p in panels}
 
 
 def _framed(judge: Callable[[pd.DataFrame], list[Claim]]) -> Judge:
+    """Return a judge that is given the frame of a panel."""
     return lambda panel: panel.judged(judge)
 
 
@@ -59,7 +60,7 @@ def _scored(judge: Callable[..., list[Claim]], *more: object) -> Judge:
 
 
 def _long(judge: Judge) -> Judge:
-    """Return a judge of few methods, or few seeds so far: only what it tests is a claim of it."""
+    """Return a judge without untested claims, for sections with few methods or seeds."""
     return lambda panel: [one for one in judge(panel) if one.verdict != claims.UNTESTED]
 
 
@@ -96,7 +97,7 @@ def _joining(panel: Panel) -> list[Claim]:
 
 
 def _printed(panel: Panel) -> list[Claim]:
-    """Return what the paper's own protocol decides, without the departures of its released code."""
+    """Return the claims on the paper's own protocol, without departures of its released code."""
     return [c for p in as_stated([panel]) for c in _scored(two.generalisation_claims)(p)]
 
 
@@ -182,7 +183,7 @@ TESTS = (
 
 
 def tested(notebook: str, panels: Mapping[str, Sequence[Panel]]) -> pd.DataFrame:
-    """Return the table of the claims that a notebook judges, on panels by the section's name."""
+    """Return the table of a notebook's claims, judged on panels by the section's name."""
     found: dict[str, list[Claim]] = {}
     for test in TESTS:
         if test.notebook == notebook and test.section.name in panels:
@@ -192,9 +193,9 @@ def tested(notebook: str, panels: Mapping[str, Sequence[Panel]]) -> pd.DataFrame
 
 
 def of_stored(scale: str, *notebooks: str) -> pd.DataFrame:
-    """Return the tests of some notebooks, or of all, on stored runs of a scale; nothing trains.
+    """Return the tests of some notebooks, or of all, on stored runs of a scale; nothing is trained.
 
-    With the column notebook.
+    The column notebook has the numbers of the notebooks.
     """
     wanted = notebooks or tuple(dict.fromkeys(test.notebook for test in TESTS))
     asked = [test.section for test in TESTS if test.notebook in wanted]
@@ -206,7 +207,10 @@ def of_stored(scale: str, *notebooks: str) -> pd.DataFrame:
 def write(scale: str) -> list[str]:
     """Write the tables of tests that FINDINGS and the scorecard read, from stored runs of a scale.
 
-    As notebooks do that are executed at that scale. Returns the numbers of the notebooks.
+    They are the same as those of notebooks that are executed at that scale.
+
+    Returns:
+        The numbers of the notebooks.
     """
     tests = of_stored(scale)
     for number, rows in tests.groupby("notebook"):

@@ -1,6 +1,6 @@
-"""Every method of all five papers on the same tasks: the table that no paper has.
+"""Every method of all five papers on the same tasks: a table that no paper has.
 
-What is run, what tables and figures show of it, and what a reader would expect of them.
+This module has its experiments, its tables and figures, and what a reader would expect of them.
 """
 
 from collections.abc import Collection
@@ -34,7 +34,7 @@ CLUSTERED = "FedMix, clustered"
 BOTH_TRAINED = "Mixture, global expert trained"
 EXPLORING = "IFCA, exploring"
 CLUSTER_TUNED = "IFCA, fine-tuned"
-# The field's own relatives of these methods, at the quick scale: what the larger ones run is fixed.
+# Related methods of other papers, at the quick scale only: the runs of larger scales are fixed.
 BESIDE = ("Ditto", "APFL", "pFedMe", "FedAMP", "FedALA", "Per-FedAvg")
 AGAINST_DRIFT = ("FedNova", "FedDyn")
 FEDEM = "FedEM"
@@ -46,7 +46,7 @@ PROPOSED: dict[str, tuple[str, ...]] = {
     "Adaptive experts": (MOE,),
     "PM-MoE": MIXED,
 }
-# What they are compared with in figures, by name.
+# The methods that figures always name.
 REFERENCES = (FEDAVG, TUNED, LOCAL)
 # What a method has instead of one model for all.
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -61,10 +61,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def _every_method(setting: PrivateParts, dataset: str) -> list[Run]:
-    """Return every method where nothing is shared between the clients' classes.
+    """Return every method, with no class shared between the clients.
 
-    All train with the same batches and rounds, and servers average; only phi moves faster,
-    as it has to where there are few rounds.
+    All have the same batches and rounds, and servers average; only phi has a larger learning rate,
+    which it needs in few rounds.
     """
     here = setting.sharing(0.0)
     first = pm_moe.first_stages(here)
@@ -81,11 +81,11 @@ def _every_method(setting: PrivateParts, dataset: str) -> list[Run]:
 
 
 def _relatives(setting: PrivateParts) -> dict[str, Experiment]:
-    """Return what other papers have: other averages, models of clients' own, a mixture by EM.
+    """Return methods of other papers: other averages, personal models, and a mixture by EM.
 
-    Per-FedAvg is evaluated after an epoch of each client's own. Their numbers are the algorithms'
-    defaults, not tuned; pFedMe's lambda is smaller than the paper's 15, as its product with the
-    clients' rate must stay well below 2.
+    Per-FedAvg is evaluated after an epoch of each client. Hyper-parameters are the algorithms'
+    defaults, not tuned; pFedMe's lambda is smaller than the paper's 15, because its product with
+    the clients' rate must stay well below 2.
     """
     rounds = local_round(setting)
     made: dict[str, FedAvg] = {
@@ -104,7 +104,7 @@ def _relatives(setting: PrivateParts) -> dict[str, Experiment]:
 
 
 def _fedmixes(setting: PrivateParts) -> dict[str, Experiment]:
-    """Return what 000 has: mixtures with global experts, and its baselines."""
+    """Return the methods of 000: mixtures with global experts, and its baselines."""
     rounds, several = local_round(setting), local_round(setting, experts=setting.experts)
     mix = {**several, "server": Optimizer("sgd", lr=1.0, rates=(("phi", setting.phi_rate),))}
     made: dict[str, FedAvg] = {
@@ -119,10 +119,10 @@ def _fedmixes(setting: PrivateParts) -> dict[str, Experiment]:
 
 
 def _second_stages(setting: PrivateParts, generalist: Experiment) -> dict[str, Experiment]:
-    """Return what 001 to 003 have: alone, fine-tuned, both mixed, and over clusters.
+    """Return the methods of 001 to 003: local training, fine-tuning, mixtures, and clusters.
 
-    Alone is trained for as many epochs as others take part in rounds; clusters are greedy and
-    explored, and the latter used in several ways.
+    Local training has as many epochs as the others have rounds. Clusters are found greedily and
+    with exploration; the latter are used in several ways.
     """
     alone, tuned = at_home(setting, setting.rounds), at_home(setting, setting.tuned, generalist)
     mix, found = local_round(setting, epochs=setting.tuned), local_round(setting, clusters=CLUSTERS)
@@ -151,11 +151,11 @@ OWN, WORST, ALL, NEW = "local test sets", "worst tenth", "global test set", "new
 
 
 def standings(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return every run's accuracies after the last round, four to a run: method, seed, kind, value.
+    """Return four accuracies of every run after the last round: method, seed, kind, value.
 
-    "local test sets" is the mean over clients, "worst tenth" that of the tenth with the lowest,
-    "global test set" the mean over clients on the union of these, "new client" what all of them
-    together predict there for a client without labels.
+    "local test sets" is the mean over clients, "worst tenth" that of the tenth with the lowest
+    accuracy, "global test set" the mean over clients on the union of all test sets, and "new
+    client" the accuracy there of the clients' joint prediction for a client without labels.
     """
     own, everywhere, new = (
         frames.last(frame, metric).groupby(["method", "seed"], sort=False)["value"]
@@ -170,9 +170,9 @@ def standings(frame: pd.DataFrame) -> pd.DataFrame:
 def leaderboard(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """Return a row per method, the best on local test sets first.
 
-    Accuracies are means and half their 95% intervals over seeds; costs are means: megabytes sent
-    and received by all clients in all rounds and stages, what a client holds in MiB, and the time
-    of training over FedAvg's.
+    Accuracies are means with half of their 95% intervals over seeds. Costs are means: megabytes
+    sent and received by all clients in all rounds and stages, MiB that a client holds, and the time
+    of training relative to FedAvg's.
     """
     by_method = table.groupby(["method", "kind"], sort=False)["value"]
     said = by_method.agg(lambda v: frames.stated(v).rsplit(" ", 1)[0]).unstack()
@@ -187,29 +187,34 @@ def leaderboard(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def family(method: str) -> str:
-    """Return what a method has instead of one model for all; "" if it is no method of these."""
+    """Return the family of a method, one of ``FAMILIES``; "" for none."""
     return next((name for name, methods in FAMILIES.items() if method in methods), "")
 
 
 def frontier(table: pd.DataFrame, x: str = ALL, y: str = OWN) -> pd.DataFrame:
-    """Return the means of two kinds by method, and whether no other method has more of both.
+    """Return the means of two kinds by method, and whether another method is better in both.
 
-    Columns method, family, x, y, best, group (the paper that proposes it, or ""), and named:
-    whether figures name it. The floor is no rival.
+    Columns method, family, x, y, best, group (the paper that proposes it, or ""), and named
+    (whether figures name it). The majority-class baseline is no rival.
     """
     means = table.groupby(["method", "kind"], sort=False)["value"].mean().unstack()
     return _unbeaten(means.rename(columns={x: "x", y: "y"})[["x", "y"]], sign=1)
 
 
 def by_bytes(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """Return the same over the megabytes sent: fewer are better, and none are best."""
+    """Return the same over the megabytes sent, of which fewer are better."""
     means = table[table["kind"] == OWN].groupby("method", sort=False)["value"].mean()
     both = pd.DataFrame({"y": means}).assign(x=costs.groupby("method")["megabytes"].mean())
     return _unbeaten(both[both["x"].notna() | (both.index == MAJORITY)], sign=-1)
 
 
 def _unbeaten(means: pd.DataFrame, sign: int) -> pd.DataFrame:
-    """Return x and y by method with who is unbeaten; ``sign`` -1 where a smaller x is better."""
+    """Return x and y by method, with the columns of `frontier`.
+
+    Args:
+        means: x and y by method.
+        sign: 1 if a larger x is better, -1 if a smaller one is.
+    """
     xs, ys, rival = sign * means["x"], means["y"], means.index != MAJORITY
     best = [
         name != MAJORITY and not (rival & (xs >= x) & (ys >= y) & ((xs > x) | (ys > y))).any()
@@ -217,20 +222,20 @@ def _unbeaten(means: pd.DataFrame, sign: int) -> pd.DataFrame:
     ]
     table = means.assign(best=best).rename_axis("method").reset_index()
     group, single = table["method"].map(proposed), table["method"].isin(REFERENCES)
-    # The nine of PM-MoE lie close together.
+    # The nine of PM-MoE lie too close together to be named.
     single |= group.ne("") & group.ne("PM-MoE")
     family_of = table["method"].map(family)
     return table.assign(family=family_of, group=group, named=single | table["best"])
 
 
 def proposed(method: str) -> str:
-    """Return which paper proposes a method; "" if it is none of the five."""
+    """Return the paper that proposes a method; "" if it is none of the five."""
     papers = (paper for paper, methods in PROPOSED.items() if method in methods)
     return next(papers, "").removesuffix(", first version")
 
 
 def correlations(table: pd.DataFrame, one: str, other: str) -> dict[int, float]:
-    """Return each seed's rank correlation over methods of two kinds of accuracy."""
+    """Return the rank correlation over methods of two kinds of accuracy, by seed."""
     wide = table.pivot_table("value", ["seed", "method"], "kind").groupby("seed")
     return {int(str(s)): float(stats.spearmanr(w[one], w[other]).statistic) for s, w in wide}
 
@@ -238,7 +243,8 @@ def correlations(table: pd.DataFrame, one: str, other: str) -> dict[int, float]:
 def leaderboard_claims(table: pd.DataFrame, diverged: Collection[str] = ()) -> list[Claim]:
     """Test what a reader of all five papers would expect of the table.
 
-    Nothing is said of a paper as long as a method of its own is missing that has not ``diverged``.
+    Claims on a paper are not made as long as one of its methods is missing that has not
+    ``diverged``.
     """
     own = table[table["kind"] == OWN]
     at = by(own)
@@ -249,6 +255,6 @@ def leaderboard_claims(table: pd.DataFrame, diverged: Collection[str] = ()) -> l
         for n, other in product((len(ours) or len(every),), (FEDAVG, TUNED))
     ]
     trade = ("trade", correlations(without_floor(table), OWN, ALL), "<", 0.0)
-    # What 004 has is judged in its own notebooks, on the same runs.
+    # The methods of 004 are judged in its own notebooks, on the same runs.
     elsewhere = own["method"].isin((*TRADITIONAL, *NINE, UNTUNED, SYNCHRONOUS, *MIXED))
     return [*judged("all", [*beats, trade]), *floor_claims(own[~elsewhere])]

@@ -1,4 +1,4 @@
-"""How claims of the papers are judged: what they say, numbers by seed, rules, and the floor."""
+"""How the papers' claims are judged: their texts, numbers by seed, rules, and the baseline."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -14,7 +14,7 @@ from papers.scaled import MAJORITY
 
 
 class Numbers(dict[int, float]):
-    """Numbers by seed, and what the floor has at the same place; {} where there is none."""
+    """Numbers by seed, with those of the baseline at the same place as ``floor``; {} for none."""
 
     def __init__(self, numbers: BySeed, floor: BySeed) -> None:
         super().__init__(numbers)
@@ -24,12 +24,16 @@ class Numbers(dict[int, float]):
 def said(
     paper: str, name: str, /, part: str = "", **words: object
 ) -> tuple[str, str, dict[str, Any]]:
-    """Return the text and place of a claim, or of a ``part`` of it, and what it is as its fields.
+    """Return the text and place of a claim, or of a part of it, and the fields of its `Claim`.
 
-    ``papers/claims.csv`` has the claims: kind, the paper's sentence, of which data sets it is,
-    whether numbers were seen before, and whether it is about where training ends. The effect that
-    the paper's numbers give on the data set that is being judged is `papers.published.size`.
-    ``words`` fill the braces.
+    ``papers/claims.csv`` has the claims: kind, quote, data sets, whether numbers were seen before,
+    and whether the claim is about the end of training. The effect according to the paper's numbers
+    on the data set that is being judged is `papers.published.size`.
+
+    Args:
+        paper, name: of the claim.
+        part: the part that is tested.
+        words: the words that fill the braces of its text.
     """
     row = table_of("claims.csv", "paper", "name")[paper, name]
     part = part.format(**words)
@@ -42,13 +46,17 @@ def said(
 
 
 def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> list[Claim]:
-    """Test rows of (name, a, rule, b), the rules being those of `companion.claims.RULES`.
+    """Test claims of a paper, given as rows.
 
-    A name is that of a claim, whose open ``words`` are given for all rows, or as the row's last
-    entry. Among them ``part`` is the part of the claim that is tested, ``methods`` are those that
-    are compared, ``here`` is False where the setting cannot show what is claimed, ``floor`` is ""
-    where it is claimed of methods that are no better than the floor, and ``looks`` and ``unit`` are
-    those of `companion.claims.judge`. Sides are numbers by seed, or a bound.
+    Args:
+        paper: the number of the paper.
+        rows: (name, a, rule, b) or (name, a, rule, b, words): the name of a claim, both sides
+            (numbers by seed, or a bound), and a rule of `companion.claims.RULES`.
+        words: fill the braces of all texts, together with those of a row. Some of them are options:
+            ``part`` is the part of the claim that is tested; ``methods`` are those that are
+            compared; ``here`` is False if the setting cannot show what is claimed; ``floor`` is ""
+            if the claim is about methods that are no better than the baseline; ``looks`` and
+            ``unit`` are those of `companion.claims.judge`.
     """
     return [_judged(paper, *row[:4], **{**words, **dict(*row[4:])}) for row in rows]
 
@@ -57,6 +65,7 @@ def _judged(
     paper: str, name: str, a: Any, rule: str, b: Any, /, here: bool = True, looks: Any = None,
     unit: str | None = None, methods: Iterable[str] = (), floor: str | None = None, **words: Any,
 ) -> Claim:  # fmt: skip
+    """Test a row of `judged`."""
     claim, place, about = said(paper, name, **words)
     below = None if floor == "" else getattr(a, "floor", None) or None
     about |= {} if unit is None else {"unit": unit}  # an index in [0, 1] has no points
@@ -66,7 +75,7 @@ def _judged(
 
 
 def asked(paper: str, of: str) -> list[dict[str, str]]:
-    """Return what is compared of a figure, or of some runs: rows of ``papers/compared.csv``."""
+    """Return the comparisons of a figure, or of some runs: rows of ``papers/compared.csv``."""
     every = table_of("compared.csv").values()
     return [row for row in every if (row["paper"], row["of"]) == (paper, of)]
 
@@ -75,12 +84,17 @@ def compared(
     paper: str, rows: Iterable[Mapping[str, str]], at: Mapping[str, Callable[..., Any]], /,
     **words: Any,
 ) -> list[Claim]:  # fmt: skip
-    """Test rows of ``papers/compared.csv``: what one method has and what another one has.
+    """Test rows of ``papers/compared.csv``: comparisons of a method with another, or with a bound.
 
-    ``at`` are functions by what is compared, of a method and of where it stands. A side is both of
-    them, "IFCA; p=high; eps=0", or a bound; a place is a number, or one of the ``words``, which
-    with those of the row and both sides fill the open words of a claim. Nothing is said where both
-    sides are the same, as of two ends of a range of which one number was run.
+    A side is a method and its place, "IFCA; p=high; eps=0", or a bound. A value of a place is a
+    number, or one of the ``words``. A row whose sides are the same is left out: both ends of a
+    range may be the same number.
+
+    Args:
+        paper: the number of the paper.
+        rows: the rows.
+        at: by what is compared, a function of a method and its place that returns numbers by seed.
+        words: fill the braces of claims, together with those of the row and both methods.
     """
 
     def place(side: str) -> tuple[str, dict[str, Any]]:
@@ -107,12 +121,15 @@ def compared(
 
 
 def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[Claim]:
-    """Test that each method beats the floor on clients' own tests, one claim per method.
+    """Test that each method beats the majority-class baseline on clients' own tests.
 
-    ``table`` has columns method, seed, value and ``over``, at each of whose values there is a floor
-    of its own: then a method is judged where its margin is least, seed by seed, so that it has to
-    beat the floor everywhere. ``ending`` is what follows a claim's text. None where the floor was
-    not run.
+    There are no claims if the baseline was not run.
+
+    Args:
+        table: columns method, seed, value and ``over``.
+        over: a column, each of whose values has a baseline of its own. A method is judged where its
+            margin is least, by seed, so that it must beat the baseline everywhere; "" for none.
+        ending: follows the text of each claim.
     """
     keys = ["seed", *([over] if over else [])]
     floor = table[table["method"] == MAJORITY].groupby(keys)["value"].mean().rename("floor")
@@ -132,9 +149,9 @@ def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[
 def whole(
     methods: Collection[str], table: pd.DataFrame, diverged: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Return the methods whose mean is spoken of: none as long as one of them is still missing.
+    """Return the methods whose mean is judged: none as long as one of them is missing.
 
-    Those that ``diverged`` are not waited for, and not in the mean.
+    Methods that ``diverged`` are not waited for, and are not in the mean.
     """
     found = {*table["method"].unique()}
     there = tuple(m for m in methods if m in found)
@@ -142,15 +159,20 @@ def whole(
 
 
 def without_floor(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table without the floor's rows, for what is said of methods only."""
+    """Return a table without the rows of the majority-class baseline."""
     return table[table["method"] != MAJORITY]
 
 
 def scored(table: pd.DataFrame, column: str = "value", /, **where: Any) -> dict[int, float]:
-    """Return a column's mean by seed over the rows at a place: what claims compare.
+    """Return the mean of a column by seed over the rows at a place, which claims compare.
 
-    ``where`` has a value or several of a column of the table. A row that has no such place, as
-    training alone has no clusters, counts wherever it is.
+    A row without a value of a column of the place, such as training alone, which has no clusters,
+    counts at every place.
+
+    Args:
+        table: the scores.
+        column: the column.
+        where: the value, or several values, of columns of the table.
     """
     for name, at in where.items():
         several = isinstance(at, list | tuple | range)
@@ -159,7 +181,7 @@ def scored(table: pd.DataFrame, column: str = "value", /, **where: Any) -> dict[
 
 
 def by(table: pd.DataFrame, column: str = "value", **always: Any) -> Callable[..., Numbers]:
-    """Return a function of a method and of where it stands: ``scored`` there, and ``always``."""
+    """Return a function of a method and its place: `scored` there, given also ``always``."""
 
     def at(method: str, **where: Any) -> Numbers:
         place = {**always, **where}

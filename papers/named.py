@@ -1,11 +1,10 @@
 """The papers' settings by name, at three scales, as values that print as code.
 
-A name is the paper's seed number and the setting. ``paper`` is the paper's own, to the letter where
-it says enough (docs/READINGS.md has the rest). ``standard`` uses real data with fewer clients,
-examples or a smaller network, so that a CPU can play hundreds of rounds; where the full set is not
-at hand it names a sample. ``quick`` is the same idea on scikit-learn's digits. What a
-setting is about, and its options, a majority fraction for one, stand in its paper's
-``settings.toml`` next to its code.
+A name consists of the number of the paper and the setting. ``paper`` is the paper's own setting, as
+far as it is stated (docs/READINGS.md has the rest). ``standard`` uses real data with fewer clients,
+fewer examples or a smaller network, so that a CPU can play hundreds of rounds; if the full data set
+is not available, it names a sample. ``quick`` is the same on scikit-learn's digits. Descriptions
+and options of settings, such as a majority fraction, are in their paper's ``settings.toml``.
 """
 
 import inspect
@@ -25,31 +24,35 @@ TASKS: dict[str, Setting] = fedmix.TASKS | specialists.TASKS | adaptive.TASKS | 
 
 
 def names() -> tuple[str, ...]:
-    """The settings that ``named`` knows."""
+    """Return the names of all settings."""
     return tuple(TASKS)
 
 
 def about(name: str) -> str:
-    """What a setting is, in one line, with its options and their defaults."""
+    """Return the description of a setting in one line, with its options and their defaults."""
     options = ", ".join(f"{n}={default!r}" for n, default in options_of(name).items())
     said = " ".join((inspect.getdoc(TASKS[name]) or "").split())
     return said + (f" [{options}]" if options else "")
 
 
 def options_of(name: str) -> dict[str, Any]:
-    """The options of a setting and their defaults."""
+    """Return the options of a setting and their defaults."""
     check_choice("task", name, TASKS)
     known = inspect.signature(TASKS[name]).parameters.values()
     return {p.name: p.default for p in known if p.name != "scale"}
 
 
 def scales_of(name: str) -> tuple[str, ...]:
-    """The scales that a setting has: texts have no quick one."""
+    """Return the scales of a setting; those of texts have no quick one."""
     return tuple(scale for scale in SCALES if TASKS[name](scale) is not None)
 
 
 def named(name: str, scale: str = "quick", **options: Any) -> Task:
-    """The task of a setting at a scale; ValueError for names, scales and options it has not."""
+    """Return the task of a setting at a scale.
+
+    Raises:
+        ValueError: for an unknown name, scale or option.
+    """
     check_choice("scale", scale, SCALES)
     known = options_of(name)
     for option in options:

@@ -1,17 +1,17 @@
-"""What every notebook of the companion uses, for one line: ``from papers.notebook import *``.
+"""The imports of every notebook of the companion: ``from papers.notebook import *``.
 
-A notebook that imports this has
+It provides
 
 - ``np``, ``pd``, ``plt``, ``torch``, ``w`` (ipywidgets), ``display``, ``cache`` and ``replace``;
-- of fedrun and fedlib what trains and evaluates: ``Experiment``, ``run``, ``run_with_state``,
+- training and evaluation from fedrun and fedlib: ``Experiment``, ``run``, ``run_with_state``,
   ``play_round``, ``FunctionalModel``, ``generator``, ``class_names``, ``federated``;
 - stored or trained runs: ``panels``, ``several``, ``stored``, ``only_stored``, ``having``,
   ``on_real_data``, ``run_here``, ``costs``;
-- what shows them: ``frames``, ``plotting``, ``explorer``, ``follow``, ``watch``, ``data_menu``,
+- figures and tables: ``frames``, ``plotting``, ``explorer``, ``follow``, ``watch``, ``data_menu``,
   ``claims_table``, ``folded``, ``what_ran``, ``in_short``;
-- of the papers ``published``, ``tested`` and the names of methods that several papers have.
+- from the papers ``published``, ``tested``, and the names of methods that several papers have.
 
-Algorithms, partitioners, models and tasks come from ``fedlib``, by name.
+Algorithms, partitioners, models and tasks are imported from ``fedlib`` by name.
 """
 
 from dataclasses import replace

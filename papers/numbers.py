@@ -1,4 +1,4 @@
-"""Numbers in sentences that are not effects of claims, from stored runs and published tables."""
+"""Numbers in sentences other than effects of claims, from stored runs and published tables."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -28,12 +28,16 @@ Numbers = Mapping[str, object]
 
 
 class Unsupported(ValueError):
-    """What is stored no longer supports a sentence, or what a number in it is named for."""
+    """The stored results no longer support a sentence, or the name of a number in it."""
 
 
 @cache
 def panel(section: str, dataset: str, scale: str = "standard") -> Panel:
-    """Return what is stored of a section on a data set; LookupError if nothing is."""
+    """Return the stored panel of a section and data set.
+
+    Raises:
+        LookupError: if nothing is stored.
+    """
     for one in stored(REGISTRY.sections[section], [], scale, dataset):
         return one
     raise LookupError(f"nothing is stored of {section}:{dataset} at the {scale} scale")
@@ -41,7 +45,7 @@ def panel(section: str, dataset: str, scale: str = "standard") -> Panel:
 
 @cache
 def published_numbers() -> pd.DataFrame:
-    """Return every published number beside what was measured: `companion.scorecard.numbers`."""
+    """Return every published number beside what was measured: see `scorecard.numbers`."""
     return scorecard.numbers(REGISTRY)
 
 
@@ -62,7 +66,7 @@ def _label_sets() -> Numbers:
 
 
 def _floor() -> Numbers:
-    """Return how many published methods of 004 are below the majority-class baseline."""
+    """Return how many published accuracies of 004 are below the majority-class baseline."""
     rows = private.beside_floor()
     said: dict[str, object] = {}
     for dataset in ("cifar10", "ag_news"):
@@ -80,7 +84,7 @@ def _floor() -> Numbers:
 def _released(dataset: str, departure: str) -> tuple[Any, Any]:
     """Return scores at the paper's scale without FedAvg's early stopping, and with a departure.
 
-    The early stopping that the paper states is one of these departures, ``AS_PRINTED``.
+    The early stopping that the paper states is one of the departures, ``AS_PRINTED``.
     """
     other = "as_printed" if departure == AS_PRINTED else "as_released"
     plain, released = (
@@ -91,7 +95,7 @@ def _released(dataset: str, departure: str) -> tuple[Any, Any]:
 
 
 def _distances(dataset: str, departure: str, methods: tuple[str, ...]) -> dict[str, str]:
-    """Return the mean distance of accuracies from published ones, as described and released."""
+    """Return the mean distances of accuracies from published ones, as described and released."""
     known, found = two.printed("001", dataset), {}
     for name, rows in zip(("described", "released"), _released(dataset, departure), strict=True):
         gaps = two.gaps(rows, known, [*methods])
@@ -101,7 +105,7 @@ def _distances(dataset: str, departure: str, methods: tuple[str, ...]) -> dict[s
 
 
 def _last_client() -> Numbers:
-    """Return what FedAvg loses by returning the last client's model, and both distances."""
+    """Return FedAvg's loss of accuracy by returning the last client's model, and distances."""
     plain, last = _released("cifar10", LAST_CLIENT)
     ours, theirs = (
         frames.by_seed(rows[rows["method"].eq(FEDAVG) & rows["metric"].eq(two.GLOBAL)])
@@ -111,7 +115,7 @@ def _last_client() -> Numbers:
 
 
 def _own_network() -> Numbers:
-    """Return distances on Fashion-MNIST with the network of the text and of the released code."""
+    """Return distances on Fashion-MNIST with the paper's and the released code's networks."""
     (departure,) = OWN_NETWORK
     return {**_distances("fashion_mnist", departure, (FEDAVG, LOCAL, TUNED, MIXTURE))}
 
@@ -124,7 +128,7 @@ def _early_stopping() -> Numbers:
 
 
 def _too_small() -> Numbers:
-    """Return how many accuracies of 001's Table 1e were divided by 7,600 instead of 1,000."""
+    """Return how many accuracies of 001's Table 1e were divided by 7,600 in place of 1,000."""
     rows = published("001", "Table 1e")
     rows = rows.assign(p=rows["setting"].str.extract(r"p=([\d.]+)")[0])
     rows = rows[rows["metric"].str.startswith("global")]
@@ -146,7 +150,7 @@ def _energies() -> Numbers:
 
 
 def _losing() -> Numbers:
-    """Return how many runs, and published cells, lose accuracy by PM-MoE with denoising."""
+    """Return how many runs, and published numbers, lose accuracy by PM-MoE with denoising."""
     runs, lost = 0, 0
     for dataset in ("mnist", "fashion_mnist", "cifar10"):
         gained = private.gains(private.scores(panel("private_parts", dataset).frame), DENOISED)
@@ -166,7 +170,7 @@ def _reporting() -> Numbers:
 
 
 def _agreement() -> Numbers:
-    """Return how many published numbers agree, differ or are imprecise, at the own scale."""
+    """Return how many published numbers agree, differ or are imprecise, at the papers' scale."""
     once = published_numbers().query("not repeats")
     said: dict[str, object] = {"comparable": int(once["why_not"].eq("").sum())}
     once = once[once["why_not"].eq("") & once["seeds"].ge(LEAST_SEEDS)]

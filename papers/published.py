@@ -1,4 +1,4 @@
-"""What is kept as data: the papers' numbers, words, settings, and the campaign."""
+"""The data of the papers in tables: published numbers, claims, texts, and the campaign."""
 
 import re
 import tomllib
@@ -15,14 +15,19 @@ HERE = Path(__file__).parent
 
 @cache
 def words(name: str, *index: str) -> dict[Any, dict[str, str]]:
-    """Return a table of words that lies next to this file: its rows by columns, or by number."""
+    """Return a table of texts in this folder: rows by the ``index`` columns, or by number.
+
+    Args:
+        name: the name of the CSV file.
+        index: the columns that identify a row.
+    """
     rows = pd.read_csv(HERE / name, dtype=str, keep_default_na=False)
     by = rows.set_index([*index], drop=False) if index else rows
     return by.to_dict("index")  # type: ignore[return-value]
 
 
 def tables(*name: str) -> dict[str, Any]:
-    """Return the tables of a TOML file in this folder, by the parts of its name."""
+    """Return the tables of a TOML file in this folder, given the parts of its path."""
     return tomllib.loads(HERE.joinpath(*name).read_text("utf-8"))
 
 
@@ -41,14 +46,16 @@ def _all_published() -> pd.DataFrame:
 def published(paper: str = "", item: str = "") -> pd.DataFrame:
     """Return published numbers, one per row: paper, table_or_figure, dataset, setting, ..., value.
 
-    ``why_not`` says why a number is compared with no run, "" where it is. The last columns are
-    ``row``, a number's place in the file, which names it, and ``repeats``, the row of the same
-    number in an earlier table, as 004's Tables 1 and 2 share their baselines; -1 of a number that
-    is printed for the first time; ``se`` is the standard error, of numbers that are printed with a
-    deviation over runs.
+    Args:
+        paper: the number of a paper ("000"); "" for all.
+        item: the beginning of a table or figure ("Table 1"); "" for all.
 
-    ``paper`` is the number of a seed ("000") and ``item`` the beginning of a table or figure
-    ("Table 1"); empty is all. Values that the paper's text does not give are missing (NaN).
+    Returns:
+        The rows of ``papers/published.csv``, with NaN for values that the paper's text does not
+        give. ``why_not`` says why a number is compared with no run, "" if it is compared. ``row``
+        is the number's position in the file, which identifies it. ``repeats`` is the row of the
+        same number in an earlier table (004's Tables 1 and 2 share their baselines), -1 for none.
+        ``se`` is the standard error of a number that is printed with a deviation over runs.
     """
     rows = _all_published()
     chosen = rows["paper"].str.startswith(paper) & rows["table_or_figure"].str.startswith(item)
@@ -56,10 +63,15 @@ def published(paper: str = "", item: str = "") -> pd.DataFrame:
 
 
 def floors(paper: str = "") -> pd.DataFrame:
-    """Return the accuracy of always saying a client's commonest label, on the papers' partitions.
+    """Return the accuracy of the majority-class baseline on the papers' partitions.
 
-    Columns paper, dataset, at (the p or S of the partition) and floor, a fraction. They follow
-    from labels alone, as ``tests/papers/test_floor.py`` counts; ``paper`` "" is all.
+    It follows from labels alone, as ``tests/papers/test_floor.py`` counts.
+
+    Args:
+        paper: the number of a paper; "" for all.
+
+    Returns:
+        Columns paper, dataset, at (the p or S of the partition) and floor, a fraction.
     """
     rows = pd.read_csv(HERE / "floors.csv", dtype={"paper": str})
     return rows[rows["paper"].str.startswith(paper)].reset_index(drop=True)
@@ -81,11 +93,11 @@ def _sizes() -> dict[tuple[str, str, str, str], str]:
 
 
 def size(paper: str, name: str, part: str = "", dataset: str = "") -> tuple[float, float]:
-    """Return the effect that a paper's numbers give for a claim, and its standard error.
+    """Return the effect of a claim according to the paper's numbers, and its standard error.
 
-    Both are NaN where they give none. ``papers/sizes.csv`` has the arithmetic: "mean of r15-r14,
-    r19-r18" are rows of ``papers/published.csv``. The error is that of a mean of differences of
-    independent numbers, where all have a deviation over runs.
+    Both are NaN if the paper gives no such numbers. ``papers/sizes.csv`` has the formulas: in "mean
+    of r15-r14, r19-r18", r15 is row 15 of ``papers/published.csv``. The standard error is that of a
+    mean of differences of independent numbers; it is NaN unless all have a deviation over runs.
     """
     known = _sizes()
     formula = known.get((paper, name, part, dataset)) or known.get((paper, name, part, ""), "")
@@ -100,9 +112,9 @@ def size(paper: str, name: str, part: str = "", dataset: str = "") -> tuple[floa
 
 
 def claims() -> pd.DataFrame:
-    """Return the claims of the papers that have a verdict: the rows of ``papers/claims.csv``.
+    """Return the claims of the papers that have a verdict: rows of ``papers/claims.csv``.
 
-    Without ours, the audits, and what is exploratory.
+    Our own claims, audits, and exploratory claims are left out.
     """
     rows = pd.read_csv(HERE / "claims.csv", dtype=str, keep_default_na=False)
     theirs = rows["kind"].eq("paper") & rows["exploratory"].eq("")

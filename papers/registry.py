@@ -1,6 +1,6 @@
-"""The five papers as one value: what `python -m papers` and notebooks hand to the companion.
+"""The five papers as one value, which `python -m papers` and notebooks give to the companion.
 
-And which run a published number is to be compared with.
+It includes which run a published number is compared with.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from papers.specialists import analysis as specialists
 from papers.specialists import experiments as specialists_runs
 from papers.specialists.experiments import FIRST_VERSION, PRINTED, SPECIALISTS
 
-# All that the papers run, each paper's in the order in which it says so.
+# The sections of all papers, those of a paper in the order of its module.
 SECTIONS = {
     section.name: section
     for paper in (fedmix_runs, specialists_runs, adaptive_runs, pm_moe_runs, comparison)
@@ -37,12 +37,13 @@ SECTIONS = {
 
 
 def _no_opt_out(panel: Panel) -> pd.DataFrame:
+    """Return the scores of a panel without opting out."""
     table = specialists.of_panel(panel)
     return table if "q" not in table else table[table["q"].isna() | table["q"].eq(0.0)]
 
 
 def _most_clusters(panel: Panel) -> pd.DataFrame:
-    """Return the scores at the largest J; training alone counts at both rates of exploration."""
+    """Return the scores at the largest J, with training alone at both rates of exploration."""
     table = adaptive.scores(panel.frame)
     table = table[table["J"].eq(table["J"].max()) | table["J"].isna()]
     alone = table["eps"].isna()
@@ -50,7 +51,7 @@ def _most_clusters(panel: Panel) -> pd.DataFrame:
     return pd.concat([table[~alone], *both], ignore_index=True)
 
 
-@lru_cache(maxsize=1)  # four tables have the same scores, which take longer than all else
+@lru_cache(maxsize=1)  # four tables need the same scores, which are slow to compute
 def _scores(panel: Panel) -> pd.DataFrame:
     return pm_moe.scores(panel.frame)
 
@@ -72,11 +73,12 @@ def _of_two_experts(
 
 
 def _as_printed(panel: Panel) -> pd.DataFrame:
+    """Return the scores of the runs with the early stopping that 001 states."""
     frame = panel.frame[panel.frame["departure"].eq(specialists_runs.AS_PRINTED)]
     return specialists.scores(frame, panel.setting.tested)  # type: ignore[attr-defined]
 
 
-# What is printed of a data set, what a panel measures, and by which columns they are matched.
+# For each table: its printed numbers, the measured ones, and the columns that match them.
 _KEYS = ("method", "stage", "S")
 _MEASURED = lambda panel: fedmix.measured(panel.frame)  # noqa: E731
 _APPENDIX_F = lambda dataset: fedmix.printed(), _MEASURED, ("what", "method"), ("what",)
@@ -98,16 +100,18 @@ TABLES: tuple[PublishedTable, ...] = (
 
 
 def hours_of(costs: pd.DataFrame) -> float:
-    """Return the hours that runs take a GPU, given how many there are and the seconds of some.
+    """Return the GPU hours of runs, given how many there are and the seconds of some of them.
 
-    As many share the GPU as there are ``jobs``; a kind without a time counts as the mean.
+    Args:
+        costs: columns runs, seconds (NaN takes the mean of the others) and jobs (how many runs
+            share the GPU).
     """
     each = costs["seconds"] / costs["jobs"]
     return float((costs["runs"] * each.fillna(each.mean())).sum() / 3600)
 
 
 def _gpu_hours() -> dict[str, float]:
-    """Return the hours of a GPU by part, where one timed it: `benchmarks.gpu`."""
+    """Return the GPU hours by part, as far as a GPU was timed (`benchmarks.gpu`)."""
     costs = pd.read_csv(paths.ROOT / "benchmarks" / "gpu" / "cost.csv")
     return {str(part): hours_of(of) for part, of in costs.groupby("part")}
 

@@ -1,4 +1,4 @@
-"""What the papers' runs share: tasks and settings at three scales, read from tables; the floor."""
+"""What the papers' runs share: tasks and settings at three scales from tables, and the baseline."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
@@ -21,15 +21,18 @@ LOCAL = "Local"
 TUNED = "Fine-tuned"
 MAJORITY = "Majority class"
 
-BOTH = SCALES[1:]  # what is trained at the paper's own scale, too
-ONCE: dict[str, Any] = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}  # what trains at home
+BOTH = SCALES[1:]  # of sections with stored results at the paper's own scale, too
+ONCE: dict[str, Any] = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}  # a local stage
 
 
 @value
 class AtHome(Setting):
-    """A setting whose clients also train by themselves: ``most`` epochs at most, until ``stop``.
+    """A setting whose clients also train by themselves.
 
-    Methods are compared at the majority fractions ``ps``.
+    Attributes:
+        most: the largest number of epochs.
+        stop: their early stopping.
+        ps: the majority fractions at which methods are compared.
     """
 
     _: KW_ONLY
@@ -38,7 +41,7 @@ class AtHome(Setting):
     ps: tuple[float, ...] = ()
 
     def home(self, client: Optimizer) -> dict[str, Any]:
-        """Return the fields of an algorithm that trains at home."""
+        """Return the fields of an algorithm that clients train by themselves."""
         fields = {"epochs": self.most, "batch_size": self.batch_size}
         return {**fields, "client": client, "stop": self.stop}
 
@@ -48,10 +51,10 @@ class AtHome(Setting):
 
 
 def tasks(paper: str) -> dict[str, Callable[..., Task | None]]:
-    """Return the named tasks of a paper's ``settings.toml`` as functions of a scale and of options.
+    """Return the tasks of a paper's ``settings.toml`` as functions of a scale and of options.
 
-    Their tables say what they are ``about``, which ``options`` they have by default, and the task's
-    code by scale, with options in braces. None where there is no such scale.
+    A table has the description (``about``), the default ``options``, and the code of the task by
+    scale, with options in braces. A function returns None for a scale that the task does not have.
     """
     known = tables(paper, "settings.toml")["tasks"]
     return {name: _task(**{"options": {}, **table}) for name, table in known.items()}
@@ -71,14 +74,19 @@ def _task(about: str, options: Mapping[str, Any], **code: str) -> Callable[..., 
 def sections(
     paper: str, kind: type[Setting], tasks: Mapping[str, Callable[..., Any]]
 ) -> Callable[..., Section]:
-    """Return a function that makes a section of its name and plan, with settings from a table.
+    """Return a function that makes a section from its name and plan, with settings from tables.
 
-    Tables are those of the paper's ``settings.toml``. One has of each field the values at
-    the three scales, side by side; text is the code of a value. What it does not say is as in the
-    table that it is ``like``. ``data`` are the names of the data set, "" where it has no such
-    scale, ``task`` is one of the ``tasks``, and ``units`` the width of the one hidden layer that
-    quick tasks have: dense nets, with which a cohort trains in one program. The table of a section
-    names those that it is made of, each with what is otherwise there.
+    The tables are in the paper's ``settings.toml``. A table has the values of each field at the
+    three scales; texts are code. Missing fields are those of the table that it is ``like``. Further
+    entries are ``data``, the name of the data set at each scale ("" for none), ``task``, one of the
+    ``tasks``, and ``units``, the width of the hidden layer of quick tasks: a cohort trains such
+    dense networks in a single program. The table of a section names the tables of its settings,
+    each with changes.
+
+    Args:
+        paper: the folder of the paper.
+        kind: the class of its settings.
+        tasks: its tasks by name.
     """
     known = tables(paper, "settings.toml")
 
@@ -108,12 +116,12 @@ def sections(
 
 
 def _value(cell: Any) -> Any:
-    """Return what a cell of a table of settings stands for."""
+    """Return the value of a cell of a table of settings."""
     if isinstance(cell, list):
         return tuple(part if isinstance(part, str) else _value(part) for part in cell)
     return from_code(cell) if isinstance(cell, str) else cell
 
 
 def floor(task: Task) -> Experiment:
-    """Return what always saying its commonest label is worth to a client: nothing is trained."""
+    """Return the experiment of the majority-class baseline, in which nothing is trained."""
     return Experiment(task, MajorityClass(), **ONCE)

@@ -1,8 +1,8 @@
-"""How methods and data sets look in every figure of the papers.
+"""The colours of methods and the titles of data sets in all figures of the papers.
 
-`papers/theme.csv` has a method's place in the colour-blind palette and its dash, in the order of
-legends, and at its end what is no method, or drawn with its like; `papers/titles.csv` how people
-write what code calls otherwise.
+`papers/theme.csv` has the position of each method in the colour-blind palette and its line style,
+in the order of legends. At its end are entries that are no methods, or that are drawn in place of
+one. `papers/titles.csv` has the names that readers know.
 """
 
 from companion.theme import Dash, Theme
@@ -11,7 +11,7 @@ from papers.scaled import MAJORITY
 
 
 def _dash(written: str) -> Dash:
-    """Return a dash, "--" or the lengths of strokes and gaps: "5 1"."""
+    """Return a line style: "--", or the lengths of strokes and gaps, "5 1"."""
     return (0, (*map(int, written.split()),)) if written[0].isdigit() else written
 
 

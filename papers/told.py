@@ -49,7 +49,7 @@ from papers.numbers import Unsupported
 from papers.published import claims, words
 
 README = paths.ROOT / "README.md"
-FIGURES = paths.ROOT / "figures"  # those that the project keeps, wherever others are drawn
+FIGURES = paths.ROOT / "figures"  # the stored ones, whatever $FEDLIB_FIGURES is
 MARK = re.compile(r"(<!-- told: (\w+) -->\n).*?(\n?<!-- end -->)", re.DOTALL)
 FIELD = re.compile(r"\[\[([^\]]+)\]\]")
 _NAMED = re.compile(r"(\d{3}|all) ([\w.]+)(?:, ([^@]+?))?(?: @ (.*))?$")
@@ -75,10 +75,13 @@ def verdicts() -> pd.DataFrame:
 
 
 def test(name: str) -> Row:
-    """Return what is known by a name, as "000 sized.4, K = 2 @ CIFAR-10 (standard)".
+    """Return the test with a name such as "000 sized.4, K = 2 @ CIFAR-10 (standard)".
 
-    A claim without a part and a place is the one with its verdict; what is ours is the most
-    faithful test. LookupError if nothing has the name.
+    A claim without a part and a place is the claim with its verdict; our own is its most faithful
+    test.
+
+    Raises:
+        LookupError: if nothing has the name.
     """
     if not (named := _NAMED.match(name)):
         raise LookupError(f"{name!r} is no name of a test")
@@ -87,10 +90,14 @@ def test(name: str) -> Row:
 
 
 def _deciding(paper: str, claim: str, part: str, **starts: str) -> Row:
-    """Return the claim with its verdict, or the most faithful test of a part of it or of a place.
+    """Return the claim with its verdict, or the most faithful test of one of its parts or places.
 
-    ``starts`` are columns of tests and what they are, or how they begin where none is just that.
-    LookupError if there is none.
+    Args:
+        paper, claim, part: of the claim; "" for no part.
+        starts: values of columns of tests, or their beginnings if no value is equal.
+
+    Raises:
+        LookupError: if there is no such test.
     """
     known, rows = (t[t["paper"].eq(paper) & t["name"].eq(claim)] for t in (verdicts(), tests()))
     if len(known) and not part and not any(starts.values()):
@@ -105,7 +112,7 @@ def _deciding(paper: str, claim: str, part: str, **starts: str) -> Row:
 
 
 def number(name: str, form: str = "") -> str:
-    """Return the number of a name in a form: see the module's text."""
+    """Return a number by its name in a form; see the module's docstring."""
     if not _NAMED.match(name):
         return str(numbers.NUMBERS[name]()[form])
     row = test(name)
@@ -122,7 +129,7 @@ def number(name: str, form: str = "") -> str:
 
 
 def filled(text: str) -> str:
-    """Return a text with its brackets filled."""
+    """Return a text with numbers in place of its brackets."""
 
     def field(match: re.Match[str]) -> str:
         name, _, form = (part.strip() for part in match[1].partition("|"))
@@ -132,7 +139,11 @@ def filled(text: str) -> str:
 
 
 def supported(stands: str) -> None:
-    """Raise `Unsupported` unless each assertion is so: "NAME: VERDICT", or "NAME: RELATION"."""
+    """Check the assertions of a sentence: "NAME: VERDICT", or "NAME: RELATION".
+
+    Raises:
+        Unsupported: if one of them is wrong.
+    """
     for assertion in filter(None, stands.split("; ")):
         name, _, wanted = assertion.rpartition(": ")
         row = test(name)
@@ -141,7 +152,7 @@ def supported(stands: str) -> None:
 
 
 def told(row: Mapping[str, str], column: str) -> str:
-    """Return a sentence of a row of words, whose assertions are so."""
+    """Return the sentence in a column of a row, whose assertions are checked."""
     supported(row["stands"])
     return filled(row[column])
 
@@ -151,9 +162,9 @@ def told(row: Mapping[str, str], column: str) -> str:
 
 @cache
 def promises() -> pd.DataFrame:
-    """Return the papers' main promises beside what was found: rows of ``papers/told/promises.csv``.
+    """Return the papers' main promises beside the results: rows of ``papers/told/promises.csv``.
 
-    Columns paper, promise, evidence, and those of the test that decides.
+    Columns paper, promise, evidence, and those of the deciding test.
     """
     rows = []
     for row in words("told/promises.csv").values():
@@ -163,6 +174,7 @@ def promises() -> pd.DataFrame:
 
 
 def _cells(row: Row) -> list[str]:
+    """Return the cells of a row of the table of promises."""
     tested = row["verdict"] != UNTESTED
     published: str = "" if pd.isna(row["published"]) else f"{row['published']:+.2g}"
     where = f"{row['setting']}, {title(str(row['dataset']))}" if tested else ""
@@ -175,12 +187,12 @@ def _cells(row: Row) -> list[str]:
 
 
 def _link(notebook: str) -> str:
-    """Return a link to a notebook, as on pages in docs/."""
+    """Return a link to a notebook as on pages in docs/."""
     return f"[{notebook.replace('_', ' ')}](../notebooks/{notebook}.ipynb)"
 
 
 def _measured(row: Row) -> str:
-    """Return an effect, and p where an undecided interval leaves the boundary out."""
+    """Return an effect, and p if an undecided interval does not contain the boundary."""
     near = row["verdict"] in (OPEN, EQUAL) and row["p"] < 0.05
     return f"{effect(row)}, p = {row['p']:.2g}" if near else effect(row)
 
@@ -203,7 +215,10 @@ def _table(heads: tuple[str, ...], rows: list[list[str]]) -> str:
 
 
 def promised(only: str = "") -> str:
-    """Return the table of promises as Markdown, a heading row per paper; of one paper without."""
+    """Return the table of promises as Markdown.
+
+    It has a heading row per paper, unless it is the table of one paper (``only``).
+    """
     rows = []
     for paper, some in promises().groupby("paper", sort=False):
         if only not in ("", paper):
@@ -231,12 +246,12 @@ def believe() -> str:
 
 
 def papers() -> list[str]:
-    """Return the papers about which it is said what to believe, as "000"."""
+    """Return the numbers of the papers with such a paragraph, such as "000"."""
     return [row["paper"] for row in words("told/believe.csv").values()]
 
 
 def paper_page(paper: str) -> str:
-    """Return the page of one paper as Markdown, as if it lay in docs/: what to believe, and why."""
+    """Return the page of one paper as Markdown, with links as in docs/."""
     text = next(told(r, "text") for r in words("told/believe.csv").values() if r["paper"] == paper)
     evidence = promises()[promises()["paper"].eq(paper)]["evidence"]
     links = [f"- {_link(name)}" for name in sorted({*evidence})]
@@ -255,8 +270,10 @@ def paper_page(paper: str) -> str:
 def forest(paper: str = "", *, simplest: bool = False) -> Any:
     """Return the figure of the promises that are measured in points, and its numbers.
 
-    Of one ``paper``, or of all. With ``simplest`` only of the comparisons with the simplest
-    alternative that has the same ingredients.
+    Args:
+        paper: the number of a paper; "" for all.
+        simplest: whether only comparisons with the simplest alternative of the same ingredients are
+            drawn.
     """
     rows = promises()
     rows = rows[rows["paper"].eq(paper)] if paper else rows
@@ -280,7 +297,7 @@ LINES = {
 
 
 def in_short(notebook: str) -> Markdown:
-    """Return what a notebook opens with: what the paper says, what was found, how sure it is."""
+    """Return the opening of a notebook: what the paper says, what was found, how sure it is."""
     row = words("told/openings.csv", "name")[notebook]
     heads = {**LINES, "says": row["who"] or LINES["says"]}
     lines = [f"**{heads[k]}:** {told(row, k)}" for k in LINES if row[k]]

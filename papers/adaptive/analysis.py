@@ -1,4 +1,4 @@
-"""What runs of 003 logged, as the frames behind its tables and figures."""
+"""Analysis of 003: from stored metrics to the frames of its tables and figures."""
 
 from typing import Any
 
@@ -11,20 +11,19 @@ from papers.published import published
 from papers.scaled import LOCAL, MAJORITY
 
 WITHOUT = "no exploration"
-FIRST = 10  # clients that the released code evaluates
-FEWER = 3  # instead, where there are no more than these
+FIRST = 10  # the number of clients that the released code evaluates
+FEWER = 3  # their number if there are no more than 10 clients
 
 
 def clients(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return every client's accuracy: method, seed, where the run stands, client, value."""
+    """Return every client's accuracy: method, seed, the place of the run, client, value."""
     return frames.ended(frame, "test_accuracy", each=True)
 
 
 def scores(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return every run's mean client accuracy and its spread.
+    """Return the mean client accuracy of every run, and its standard deviation over clients.
 
-    Columns method, seed, where it stands, as p, J and eps, value, and spread: the standard
-    deviation over clients.
+    Columns method, seed, the place of the run (such as p, J and eps), value and spread.
     """
     groups = _by_run(clients(frame))["value"]
     return groups.agg(value="mean", spread="std").reset_index()
@@ -37,7 +36,7 @@ def _by_run(table: pd.DataFrame, *more: str) -> Any:
 def sizes(frame: pd.DataFrame) -> pd.DataFrame:
     """Return how many clients use each cluster after training, the most popular first (Fig. 5).
 
-    Columns method, seed, where the run stands, rank (from 1) and value.
+    Columns method, seed, the place of the run, rank (from 1) and value.
     """
     rows = frames.last(frame[frame["round"] > 0], "clusters")
     run = frames.run_columns(rows)
@@ -47,26 +46,27 @@ def sizes(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def largest(table: pd.DataFrame) -> pd.DataFrame:
-    """Return which part of the clients uses the most popular cluster, of a table of `sizes`."""
+    """Return the share of the clients that use the most popular cluster, of a table of `sizes`."""
     values = table.groupby([c for c in table if c not in ("rank", "value")], dropna=False)["value"]
     return table.assign(value=table["value"] / values.transform("sum"))[table["rank"].eq(1)]
 
 
 def at_most(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """Return the rows at the largest value of each column, and what has none there."""
+    """Return the rows at the largest value of each column, and those without a value."""
     here = [table[c].isin([table[c].max(), np.nan]) for c in columns]
     return table[np.logical_and.reduce(here)]
 
 
 def at_eps(table: pd.DataFrame, eps: float) -> pd.DataFrame:
-    """Return the rows with a rate of exploration, and what has none."""
+    """Return the rows with a rate of exploration, and those without one."""
     return table[table["eps"].isin([eps, np.nan])]
 
 
 def by_exploration(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the rows without exploration and those with the most of it, by name.
 
-    One cluster leaves nothing to explore: it is in both. So is *Local*, which has no clusters.
+    Runs with one cluster, which leaves nothing to explore, are in both, and so is *Local*, which
+    has no clusters.
     """
     one = table["J"].eq(1) if "J" in table else table["eps"].isna()
     most = table["eps"].isin([table["eps"].max(), np.nan]) | one
@@ -74,9 +74,9 @@ def by_exploration(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def strategies(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with the most exploration and those without, which have it in their name.
+    """Return the rows with the most exploration, and those without it, with other names.
 
-    The floor is in once.
+    The majority-class baseline occurs once.
     """
     none, most = by_exploration(table).values()
     none = none[none["method"] != MAJORITY]
@@ -85,9 +85,9 @@ def strategies(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def printed(dataset: str = "cifar10") -> pd.DataFrame:
-    """Return Table 2 as scores: method, p, eps (0.33 or 0), value and sigma, as fractions; row.
+    """Return Table 2: method, p, eps (0.33 or 0), value and sigma, as fractions, and row.
 
-    The paper has numbers for CIFAR-10 only: no rows for another ``dataset``.
+    The paper has numbers for CIFAR-10 only: there are no rows for another ``dataset``.
     """
     rows = published("003", "Table 2").dropna(subset="value").reset_index(drop=True)
     setting = rows["setting"].str
@@ -102,10 +102,13 @@ def printed(dataset: str = "cifar10") -> pd.DataFrame:
 
 
 def conclusions(table: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return what 003 concludes from Table 2 at its largest p, by seed of a table of ``scores``.
+    """Return, by seed, the conclusions that 003 draws from Table 2 at its largest p.
 
-    The exploring mixture's accuracy over IFCA's and over training alone, and the reduction of
-    IFCA's spread over clients.
+    They are the accuracy of the exploring mixture over IFCA's and over training alone, and the
+    reduction of IFCA's spread over clients.
+
+    Args:
+        table: scores.
     """
     here = at_most(table, "p").fillna({"eps": 0.0})
     value, spread = (here.pivot_table(c, "seed", ["method", "eps"]) for c in ("value", "spread"))
@@ -118,13 +121,13 @@ def conclusions(table: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def conclusion() -> dict[str, float]:
-    """Return what 003 itself concludes so, computed from the table that it prints."""
+    """Return 003's own conclusions, computed from its published table."""
     rows = printed().rename(columns={"sigma": "spread"}).assign(seed=0)
     return {name: float(found[0]) for name, found in conclusions(rows).items()}
 
 
 def concluded(table: pd.DataFrame, known: pd.DataFrame) -> pd.Series:
-    """Return the same in words at the largest J: mean, interval and, where known, [published]."""
+    """Return the same in words at the largest J: mean, interval and, if known, [published]."""
     named = {
         "over_ifca": "accuracy over IFCA's",
         "over_local": "accuracy over training alone",
@@ -135,9 +138,9 @@ def concluded(table: pd.DataFrame, known: pd.DataFrame) -> pd.Series:
 
 
 def table_2(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
-    """Return Table 2 at the largest J: by p and eps, each method's mean and interval, [published].
+    """Return Table 2 at the largest J by p and eps: each method's mean and interval, [published].
 
-    In braces stands the standard deviation over clients, mean over runs.
+    The standard deviation over clients, mean over runs, is in braces.
     """
     most, cells = at_most(table, "J"), {}
     here = pd.concat([at_eps(most, eps).assign(eps=eps) for eps in table["eps"].dropna().unique()])
@@ -149,11 +152,12 @@ def table_2(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
 
 
 def worth(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return, for every run of a mixture, what it is worth against the best choice of one expert.
+    """Return, for every run of a mixture, its accuracy beside that of the best single expert.
 
-    Columns method, p, J, eps, seed; ``mixture``; ``oracle``, the mean accuracy if every client knew
-    which expert is best on its tests, which nobody can; ``local``, the share of the clients for
-    whom that is the local one; ``entropy`` of the gate, 1 where it trusts all alike.
+    Returns:
+        Columns method, p, J, eps, seed; ``mixture``; ``oracle``, the mean accuracy if every client
+        knew which expert is best on its tests; ``local``, the share of the clients for which that
+        is the local expert; ``entropy`` of the gate, 1 for an even one.
     """
     each = frames.last(frame, "expert_accuracy")
     own = each["expert"].eq(_by_run(each)["expert"].transform("max"))
@@ -168,8 +172,8 @@ def worth(frame: pd.DataFrame) -> pd.DataFrame:
 def recovery(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the adjusted Rand index of clusters and orientations after the last round, by run.
 
-    Columns method, seed, orientations, J, eps, value; where there are as many clusters as
-    orientations.
+    Only runs with as many clusters as orientations are included. Columns method, seed,
+    orientations, J, eps, value.
     """
     rows = frames.last(frame, "recovery:angle")
     rows = rows[rows["J"] == rows["orientations"]]
@@ -179,7 +183,8 @@ def recovery(frame: pd.DataFrame) -> pd.DataFrame:
 def protocols(frame: pd.DataFrame) -> pd.DataFrame:
     """Return mean accuracies under the described and the released protocol, by method.
 
-    Columns of "all clients" and of the "first 10", or 3 of so few, each with half a 95% interval.
+    The columns are "all clients" and "first 10" (3 if there are so few), each with half of the 95%
+    interval.
     """
     table = clients(frame)
     first = FIRST if table["client"].nunique() > FIRST else FEWER
@@ -190,10 +195,10 @@ def protocols(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def participation(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return mean client accuracies by how many clients take part in a round, a row per run.
+    """Return mean client accuracies by the number of clients in a round, a row per run.
 
-    Columns method, seed, cohort, eps, value, spread; what has no cohort, as training alone, is the
-    same at each.
+    A method without rounds, such as training alone, is repeated for each cohort. Columns method,
+    seed, cohort, eps, value, spread.
     """
     table = scores(frame)
     alone = table["cohort"].isna()
@@ -202,10 +207,10 @@ def participation(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def options(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return how other ways to find clusters compare: by method accuracy, spread, use, traffic.
+    """Return how other ways to find clusters compare: accuracy, spread, use and traffic by method.
 
-    ``clusters in use`` are some client's best after training, ``open`` those still trained. A
-    method stands in a row for each rate of exploration that it was run at.
+    ``clusters in use`` are some client's best after training, ``open`` ones are still trained. A
+    method has a row for each rate of exploration.
     """
     rows = {}
     explored = frame["eps"].map(", eps = {:g}".format, na_action="ignore").fillna("")

@@ -1,6 +1,6 @@
-"""What 003 claims of clusters found with exploration, and of a mixture over all of them.
+"""The claims of 003 on clusters found with exploration, and on a mixture over all of them.
 
-`papers/compared.csv` has what is compared.
+`papers/compared.csv` lists the comparisons.
 """
 
 from typing import Any
@@ -13,18 +13,18 @@ from papers.adaptive.analysis import at_most, scores
 from papers.adaptive.experiments import BEST, MOE, REDRAWN
 from papers.judging import asked, by, compared, floor_claims, judged
 
-TWO = 2  # orientations, of which the paper says that IFCA finds them
-ALIKE = (0.2, 0.4)  # p at which clients are alike, and exploration helps the ensemble most
+TWO = 2  # the number of orientations that IFCA finds according to the paper
+ALIKE = (0.2, 0.4)  # p with similar clients, where exploration helps the ensemble most
 
 
 def _compared(of: str, table: pd.DataFrame, *, place: Any = None, **words: Any) -> list[Claim]:
-    """Test what is said of a table, at a ``place`` if sides name no other one."""
+    """Test the comparisons of a table, at a ``place`` unless sides name another one."""
     at = {what: by(table, what, **(place or {})) for what in ("value", "spread")}
     return compared("003", asked("003", of), at, **words)
 
 
 def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
-    """Test what 003 says of Table 2 and Fig. 3, at the largest J and most exploration."""
+    """Test the claims on Table 2 and Fig. 3, at the largest J and most exploration."""
     ends = table["J"].max(), table["eps"].max(), *table["p"].agg(["min", "max"])
     most, eps, low, high = map(float, ends)
     place, alike = {"J": most, "eps": eps}, [p for p in ALIKE if p in {*table["p"]}]
@@ -39,7 +39,7 @@ def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
 
 
 def cluster_claims(table: pd.DataFrame) -> list[Claim]:
-    """Test Fig. 4: the mixture is the same with another number of clusters, at the same p."""
+    """Test Fig. 4: another number of clusters gives the same mixture at the same p."""
     most, eps = float(table["J"].max()), float(table["eps"].max())
     at, rows = by(table, J=most, eps=eps), []
     for j in sorted(table.loc[table["J"].between(1, most, inclusive="neither"), "J"].unique()):
@@ -58,7 +58,7 @@ def evenness_claims(frame: pd.DataFrame) -> list[Claim]:
 
 
 def recovery_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test whether clusters find the true orientations, and what mixtures over them are worth."""
+    """Test whether clusters recover the orientations, and the mixtures over them."""
     found, table = analysis.recovery(frame), scores(frame)
     table, eps = table[table["method"] != REDRAWN], float(found["eps"].max())
     claims = []
@@ -67,7 +67,7 @@ def recovery_claims(frame: pd.DataFrame) -> list[Claim]:
         here = at_most(table[table["orientations"] == k], "J", "eps")
         there = found[found["orientations"] == k]
         claims += _compared("orientations", there, eps=eps, k=k)
-        if k == TWO:  # said with exploration at a rate of .82, which was not run
+        if k == TWO:  # the claim is about exploration at a rate of .82, which was not run
             claims += judged("003", [("greedy.2", {}, "<", 0.0)], part="exploring needs more")
         claims += _exploring(turned, "turned", part=f"{k:g} orientations")
         claims += _of_rivals(here, "beats.turned", f", {k:g} orientations")
@@ -76,7 +76,7 @@ def recovery_claims(frame: pd.DataFrame) -> list[Claim]:
 
 
 def writer_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test what 003 says of its second data set, clients that are writers (Fig. 6b)."""
+    """Test the claims on the second data set, in which clients are writers (Fig. 6b)."""
     every, table = scores(frame), at_most(scores(frame), "J")
     most, eps = at_most(table, "eps"), float(table["eps"].max())
     return [
@@ -98,22 +98,22 @@ def _of_rivals(table: pd.DataFrame, said: str, where: str = "") -> list[Claim]:
 
 
 def _exploring(table: pd.DataFrame, where: str, **words: Any) -> list[Claim]:
-    """Test what exploration is worth to the mixture and to the clusters that it mixes.
+    """Test the effect of exploration on the mixture and on the clusters that it mixes.
 
-    And whether the mixture beats clusters that exploration has not touched.
+    The mixture is also compared with clusters without exploration.
     """
     return _compared("exploring", table, where=where, eps=float(table["eps"].max()), **words)
 
 
 def protocol_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test what the released protocol is worth (docs/READINGS.md, A29)."""
+    """Test the effect of the released protocol (docs/READINGS.md, A29)."""
     first = analysis.FIRST
     table = analysis.clients(frame)
     return _compared("as released", table, first=first, evaluated=range(first))
 
 
 def participation_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test on what 003's claims hang that it does not name: how many clients a round has."""
+    """Test how 003's claims depend on the number of clients in a round, which it omits."""
     table = analysis.participation(frame)
     cohorts, eps = sorted(table["cohort"].unique()), float(table["eps"].max())
     words = {"low": cohorts[0], "high": cohorts[-1], "eps": eps}
@@ -124,5 +124,5 @@ def participation_claims(frame: pd.DataFrame) -> list[Claim]:
 
 
 def option_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test what taking converged clusters out of what is sent costs."""
+    """Test the cost of not sending converged clusters."""
     return _compared("options", analysis.clients(at_most(frame, "eps")))

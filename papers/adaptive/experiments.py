@@ -1,7 +1,4 @@
-"""What 003 runs: clusters that are explored or not, the ways to use them, and how it tunes.
-
-And its settings: tasks, clusters, optimisers and networks at three scales.
-"""
+"""The experiments of 003 at three scales: clusters, exploration, ways to use them, and tuning."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, replace
@@ -31,17 +28,24 @@ TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)
 
 @value
 class Adaptive(common.AtHome):
-    """The clusters, how they are explored, and what clients train for themselves.
+    """The clusters, their exploration, and what clients train for themselves.
 
-    ``js`` are the numbers of clusters and ``eps`` the rates of exploration that are compared, at
-    each majority fraction of ``ps``; where ``whole`` names some of them, at the others only the
-    most clusters, explored most and not at all. ``cluster``, ``local`` and ``gate`` are the
-    optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released, ``own`` and
-    ``chooser`` are the networks of the local expert and the gate (None: the task's). ``eager`` is
-    how many times larger the rate of a gate is that does leave its initial weights. At ``some_p``
-    the released protocol is judged and other ways to find three clusters are compared, of which
-    ``converged`` ones leave. So are the ``cohorts``, numbers of clients in a round or fractions as
-    ``cohort`` is, at equal local work.
+    Attributes:
+        js: the numbers of clusters that are compared.
+        eps: the rates of exploration that are compared.
+        cluster, local, gate: the optimisers of 003, Table 1.
+        tuned: the optimiser of fine-tuning, as released.
+        eager: the factor by which the learning rate of the faster gate, which does leave its
+            initial weights, is larger.
+        own: the network of the local expert; None for the task's.
+        chooser: the network of the gate; None for the task's.
+        whole: the majority fractions with all ``js`` and ``eps``; the others have only the most
+            clusters, with the most exploration and without any. All by default.
+        some_p: the majority fraction of the released protocol, of other ways to find three
+            clusters, and of ``cohorts``.
+        converged: when a cluster counts as converged.
+        cohorts: the numbers or fractions of clients in a round that are compared at equal local
+            work.
     """
 
     _: KW_ONLY
@@ -62,7 +66,7 @@ class Adaptive(common.AtHome):
     def turned(self, count: int) -> Self:
         """Return the setting with as many clients and examples in ``count`` orientations.
 
-        Clusters are one, or as many as there are orientations.
+        The numbers of clusters are one, and the number of orientations.
         """
         groups = self.task.partition.of  # type: ignore[attr-defined]
         turned = _turned(groups.of.clients * groups.times, groups.of.size, count)
@@ -70,7 +74,7 @@ class Adaptive(common.AtHome):
 
 
 def _turned(clients: int, size: int, count: int) -> Rotated:
-    """Return groups of clients that see the same images, each turned its way."""
+    """Return groups of clients that hold the same images, each group in its orientation."""
     angles = tuple(360.0 / count * i for i in range(count))
     return Rotated(RepeatedPartition(IID(clients // count, size), count), angles, alpha=None)
 
@@ -96,13 +100,13 @@ USED, ALL_RELEASED = "MoE, used clusters only", "MoE, as released"
 # Other ways to find clusters.
 FADING, SLOWLY = "IFCA, exploring as 1/t", "IFCA, exploring as 1/sqrt(t)"
 REDRAWN, LAST_LAYER, STOPPED = "IFCA, redrawn", "IFCA, last layer", "IFCA, early stopping"
-# How often IFCA's code draws initial models again where there are so many orientations: until each
-# is the best of this share of the clients.
+# IFCA's code redraws initial models until each is the best one of so large a share of the clients,
+# by the number of orientations.
 LEAST_SHARES = {2: 0.35, 4: 0.1}
 
 
 def clustered(setting: Adaptive, clusters: int, eps: float, **options: Any) -> Experiment:
-    """Return the federation of J clusters, explored with the probability eps unless told else."""
+    """Return the federation of J clusters, explored with probability eps by default."""
     found = {"client": setting.cluster, "clusters": clusters, "explore": EpsilonGreedy(eps)}
     return federated(setting, IFCA(**{**setting.local_round, **found, **options}))
 
@@ -112,14 +116,14 @@ def _at_home(setting: Adaptive, algorithm: object, **stages: Experiment) -> Expe
 
 
 def alone(setting: Adaptive) -> Experiment:
-    """Return the local experts, which know of no federation."""
+    """Return the local experts, which are trained without a federation."""
     return _at_home(setting, Local(**setting.home(setting.local), model=setting.own))
 
 
 def mixed(
     setting: Adaptive, first: Experiment, gate: Optimizer | None = None, **options: Any
 ) -> Experiment:
-    """Return a mixture over the clusters of ``first`` and the local experts, which stand still."""
+    """Return a mixture over the clusters of ``first`` and the local experts, all of them frozen."""
     home = setting.home(gate or setting.gate)
     fields = {**home, "expert": setting.own, "gate": setting.chooser, "frozen": True, **options}
     return _at_home(setting, Mixture(**fields), first_stage=first, local_stage=alone(setting))
@@ -141,8 +145,8 @@ def ways(setting: Adaptive, clusters: int, eps: float) -> dict[str, Experiment]:
 def _compared(setting: Adaptive, dataset: str, **where: float) -> list[Run]:
     """Return every way at every number of clusters and rate of exploration.
 
-    Between no exploration and the most of it only the best cluster and the mixture; the faster gate
-    only where clusters and exploration are most.
+    At intermediate rates of exploration, only the best cluster and the mixture are included; the
+    faster gate only with the most clusters and exploration.
     """
     plain = {common.LOCAL: alone(setting), common.MAJORITY: common.floor(setting.task)}
     runs = placed(plain, **where)
@@ -172,9 +176,9 @@ def _by_clusters(setting: Adaptive, dataset: str) -> list[Run]:
 
 
 def _joint(setting: Adaptive, dataset: str) -> list[Run]:
-    """Return the mixture whose experts are trained with the gate, all of them, as released (A28).
+    """Return mixtures whose experts are all trained together with the gate, as released (A28).
 
-    Next to it the best cluster, and the mixture whose experts stand still.
+    The best cluster and the mixture with frozen experts are included for comparison.
     """
     runs: list[Run] = []
     for p in setting.ps:
@@ -189,7 +193,7 @@ def _joint(setting: Adaptive, dataset: str) -> list[Run]:
 
 
 def _ensembles(setting: Adaptive, dataset: str) -> list[Run]:
-    """Return what needs no gate: the best cluster, and all experts alike."""
+    """Return the methods without a gate: the best cluster, and the mean of all experts."""
     runs: list[Run] = []
     for p in setting.ps:
         here, most = setting.at(p), max(setting.js)
@@ -203,7 +207,7 @@ def _ensembles(setting: Adaptive, dataset: str) -> list[Run]:
 def _participation(setting: Adaptive, dataset: str) -> list[Run]:
     """Return clusters, mixtures and a single model by the number of clients in a round.
 
-    All with as many rounds as leave the same local work: rounds times clients is constant.
+    The number of rounds is such that rounds times clients, the local work, is constant.
     """
     here, most = setting.at(setting.some_p), max(setting.eps)
     runs = [Run(common.LOCAL, alone(here))]
@@ -219,9 +223,9 @@ def _participation(setting: Adaptive, dataset: str) -> list[Run]:
 
 
 def _by_orientation(setting: Adaptive, dataset: str) -> list[Run]:
-    """Return every way where groups of clients see their images turned (rotated CIFAR-10).
+    """Return every way with groups of clients in different orientations (rotated CIFAR-10).
 
-    Without exploration also from initial models that are redrawn, as IFCA's code does.
+    IFCA without exploration is also run from initial models that are redrawn, as in its code.
     """
     runs: list[Run] = []
     for k, share in LEAST_SHARES.items():
@@ -233,10 +237,10 @@ def _by_orientation(setting: Adaptive, dataset: str) -> list[Run]:
 
 
 def _as_released(setting: Adaptive, dataset: str) -> list[Run]:
-    """Return the mixture and the best cluster as described, and as the released code has them.
+    """Return the mixture and the best cluster as described, and as in the released code (A29).
 
-    Its tests decide what validation examples should, only clusters that are some client's best are
-    mixed, and the best is that of the training loss (A29).
+    The code selects on tests in place of validation examples, mixes only clusters that are some
+    client's best, and determines the best cluster by the training loss.
     """
     here, clusters, eps = setting.at(setting.some_p), max(setting.js), max(setting.eps)
     peek = replace(here, task=replace(here.task, validate_on="test"))
@@ -282,16 +286,17 @@ ADAPTIVE_WRITERS = section("adaptive_writers", _compared)
 ADAPTIVE_RELEASED = section("adaptive_released", _as_released)
 ADAPTIVE_OPTIONS = section("adaptive_options", _options)
 
-# The stages in which 003 tunes, each after the last (sec. 4.4): local experts, cluster model, gate
-# and exploration; and which optimiser and network the first three change.
+# The stages of tuning in their order (sec. 4.4) before that of exploration: local experts, cluster
+# model and gate, with the optimiser and the network that each of them changes.
 _CHANGED = {"local": ("local", "own"), "global": ("cluster", "task"), "gate": ("gate", "chooser")}
-SEED = 11  # of a task that no figure shows
+SEED = 11  # the seed of tuning, which no figure uses
 
 
 def spaces(scale: str) -> dict[str, Space]:
-    """Return what each stage searches at a scale: none at the quick one.
+    """Return the search space of each stage at a scale; there is none at the quick one.
 
-    Learning rates, and widths of both convolutions and the hidden layer, as ``settings.toml`` says.
+    ``settings.toml`` has the learning rates, and the widths of both convolutions and the hidden
+    layer.
     """
     searched = tables("adaptive", "settings.toml")["searched"]
     check_choice("scale", scale, searched)
@@ -316,7 +321,7 @@ def changed(setting: Adaptive, stage: str, chosen: Mapping[Any, Any]) -> Adaptiv
 
 
 def trial(setting: Adaptive, stage: str, chosen: Mapping[Any, Any]) -> Experiment:
-    """Return the experiment whose validation examples judge what a stage has chosen."""
+    """Return the experiment whose validation accuracy scores the parameters of a stage."""
     here = changed(setting, stage, chosen)
     explored = (max(here.js), max(here.eps)) if stage == "exploration" else (1, 0.0)
     first = clustered(here, *explored)
@@ -327,11 +332,18 @@ def trial(setting: Adaptive, stage: str, chosen: Mapping[Any, Any]) -> Experimen
 def tune(
     setting: Adaptive, spaces: Mapping[str, Space], **how: Any
 ) -> tuple[Adaptive, pd.DataFrame]:
-    """Tune the four stages one after another, each with the best of those before it.
+    """Tune the four stages one after another, each with the best parameters of those before it.
 
-    ``how`` they are trained is that of `tuning.search`: trials, workers, address, device. Returns
-    the tuned setting and every trial: stage, trial, score (the clients' mean validation
-    accuracy), best and the parameters. Source: 003, sec. 4.4.
+    Source: 003, sec. 4.4.
+
+    Args:
+        setting: the setting.
+        spaces: the search space of each stage.
+        how: further arguments of `tuning.search`: trials, workers, address, device.
+
+    Returns:
+        The tuned setting, and every trial: stage, trial, score (the clients' mean validation
+        accuracy), best and the parameters.
     """
     tables = []
     for stage, space in spaces.items():
@@ -340,11 +352,11 @@ def tune(
         table = table.assign(stage=stage, trial=range(len(table)))
         best = int(table["score"].argmax())
         tables.append(table.assign(best=table.index == best))
-        # Records are of Python's own numbers.
+        # Records have Python's own numbers.
         setting = changed(setting, stage, table.to_dict("records")[best])
     return setting, pd.concat(tables, ignore_index=True)
 
 
 def trials_file(name: str) -> Path:
-    """Return the file in which a search's trials are kept with the project."""
+    """Return the file in which the trials of a search are kept with the project."""
     return paths.results() / "tuning" / f"{name}.csv"

@@ -1,4 +1,4 @@
-"""Searching the parameters of experiments at random, over a space that is a value."""
+"""Random search of the parameters of experiments."""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ class Uniform:
     log: bool = True
 
     def draw(self, rng: np.random.Generator) -> float:
-        """Return a number of it."""
+        """Return a random number of the domain."""
         if self.log:
             return float(10 ** rng.uniform(np.log10(self.low), np.log10(self.high)))
         return float(rng.uniform(self.low, self.high))
@@ -31,12 +31,12 @@ class Uniform:
 
 @value
 class Choice:
-    """One of some numbers."""
+    """One of several numbers."""
 
     of: tuple[int | float, ...]
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Return a value of it."""
+        """Return a random number of the domain."""
         return self.of[int(rng.choice(len(self.of)))]
 
 
@@ -54,18 +54,24 @@ def search(
     device: str = "cpu",
     **how: Any,
 ) -> list[dict[str, Any]]:
-    """Return the trials of a search: what each chose, and its ``score`` (see there).
+    """Return the trials of a random search: the parameters of each, and its `score`.
 
-    ``trials`` points of the space are drawn at random from ``seed`` and the ``name``, so that
-    searches of other names draw others; ``experiment`` makes an experiment of each. They are
-    trained as a sweep is, ``how`` being its options: workers or a cluster. So an interrupted
-    search continues, and no trial is trained twice. A trial that failed by
-    anything but numbers that are not finite is tried once more here, and raises what it raises.
+    The trials are trained as a sweep: an interrupted search continues, and no trial is trained
+    twice. A trial that failed, unless it diverged, is tried once more here, and raises its error.
+
+    Args:
+        name: the name of the search; other names draw other points.
+        experiment: returns the experiment of a point.
+        space: the domain of each parameter.
+        trials: the number of points.
+        seed: the seed of the points.
+        device: where trials are trained.
+        how: further arguments of ``train_missing``, such as workers or a cluster.
     """
     rng = np.random.default_rng(torch_seed(seed, "search", zlib.crc32(name.encode())) % 2**32)
     points = [{axis: domain.draw(rng) for axis, domain in space.items()} for _ in range(trials)]
     runs = [experiment(point) for point in points]
-    with suppress(SweepFailed):  # who diverged scores 0; anything else fails again below
+    with suppress(SweepFailed):  # a trial that diverged scores 0; other failures recur below
         train_missing(runs, device=device, **how)
     return [{**p, "score": score(e, device)} for p, e in zip(points, runs, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Federated mixtures of experts (paper 000): the names of what is compared in it."""
+"""Federated mixtures of experts (paper 000): the names of its methods."""
 
 from papers.scaled import FEDAVG as FEDAVG
 
@@ -16,23 +16,23 @@ LOCAL_GLOBAL = "Local/Global"
 BIAS = "FedMix + personal bias"
 PRUNING = "FedMix + pruning"  # at the eta of Fig. 4
 ETA = 0.9
-PRUNED = "FedMix + pruning, eta = 0.9"  # the same, where other eta are beside it
-# Fig. 5 and 6, which are a data set each, and Fig. 8.
+PRUNED = "FedMix + pruning, eta = 0.9"  # its name beside other eta
+# Fig. 5 and 6, one data set each, and Fig. 8.
 BY_LABEL, BY_ANGLE = "FedMix, q(z|y)", "FedMix, q(z|rotation)"
 TURNED, TURNED_AND_SKEWED = "rotated_mnist", "rotated_skewed_mnist"
 KS = (3, 4, 5)
 SLOWER, LARGE = "K = 4, half the rate", "K = 4, 32 channels and 512 units"
 SHARED, BETWEEN = "common to all clients", "between permutations"  # what makes q(z|s) uneven
-# App. F: p(s|x), and who join when a federation has been trained.
+# App. F: p(s|x), and the clients that join a trained federation.
 DENSITIES = "FedMix, p(s|x)"
 JOINING = (FEDAVG, BIASED, LOCAL_GLOBAL, FEDMIX)
 NEW = "new clients"
-# App. C: the message that is read.
+# App. C: the audited messages.
 STEP, EPOCH, TRAINED = "one full-batch step", "one epoch", "trained, one epoch"
 
 
 def with_experts(experts: int) -> str:
-    """Return the name of FedMix with K experts; FedAvg's, of which it is the limit, for one."""
+    """Return the name of FedMix with K experts; for one, which is its limit, FedAvg's."""
     return {1: FEDAVG, 4: FEDMIX}.get(experts, f"FedMix, K = {experts}")
 
 

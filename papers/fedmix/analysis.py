@@ -1,7 +1,7 @@
-"""From stored metrics to what figures of FedMix (000) draw and its claims compare.
+"""Analysis of FedMix (000): from stored metrics to the frames of its figures and claims.
 
-Experts and traffic, new clients, clusters of clients whose labels are permuted (sec. 4.3 and
-App. B), and what messages tell of a client's labels (App. C).
+Experts and traffic, new clients, clusters of clients with permuted labels (sec. 4.3 and App. B),
+and what messages reveal of a client's labels (App. C).
 """
 
 import contextlib
@@ -37,21 +37,24 @@ from papers.fedmix.leaks import best_threshold, leak_behind_noise, leak_of_sums,
 from papers.published import HERE, published
 from papers.scaled import ONCE
 
-DEAD = 0.05  # a fifth of the share that each of four experts has if all are used alike
-PAPER_TRAVEL = 2.0  # 2,000 rounds at the rate 1e-3
+DEAD = 0.05  # a fifth of 1/4, the share of each of four experts that are used equally
+PAPER_TRAVEL = 2.0  # rate x rounds in the paper: 2,000 rounds at 1e-3
 RUN = ["method", "seed"]
 
 # Experts and traffic: sec. 2 and 4, Fig. 1 to 6, 11, 13 and 14.
 
 
 def least_used(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the smallest entry of the marginal q(z), labels being uniform: method, seed, value."""
+    """Return the smallest entry of the marginal q(z) under uniform labels.
+
+    Columns method, seed, value.
+    """
     marginal = frames.last(frame, "q").groupby([*RUN, "expert"])["value"].mean()
     return marginal.groupby(RUN).min().reset_index()
 
 
 def most_used(frame: pd.DataFrame, method: str) -> pd.DataFrame:
-    """Return the most used expert's mean gate on test data: method, seed, round, value."""
+    """Return the largest mean gate of an expert on test data: method, seed, round, value."""
     rows = frame[(frame["metric"] == "test_gate") & (frame["method"] == method)]
     use = rows.groupby([*RUN, "round", "expert"])["value"].mean()
     return use.groupby([*RUN, "round"]).max().reset_index()
@@ -60,25 +63,26 @@ def most_used(frame: pd.DataFrame, method: str) -> pd.DataFrame:
 def dead_experts(least: pd.DataFrame) -> pd.Series:
     """Return by method in how many runs an expert has less than a fifth of 1/K of the labels.
 
-    ``least`` is `least_used` of four experts.
+    Args:
+        least: the table of `least_used` for four experts.
     """
     return least.groupby("method")["value"].agg(lambda v: f"{(v < DEAD).sum()} of {len(v)}")
 
 
 def experts_of(frame: pd.DataFrame) -> list[int]:
-    """Return the numbers of experts K that a frame has runs of; FedAvg's is 1."""
+    """Return the numbers of experts K of which a frame has runs; FedAvg's is 1."""
     methods = {*frame["method"].unique()}
     return [k for k in range(1, 65) if names.with_experts(k) in methods]
 
 
 def etas_of(frame: pd.DataFrame) -> list[float]:
-    """Return the thresholds eta that a frame has runs of; FedMix's is 0."""
+    """Return the thresholds eta of which a frame has runs; FedMix's is 0."""
     methods, etas = {*frame["method"].unique()}, (round(0.05 * i, 2) for i in range(21))
     return [eta for eta in etas if names.with_pruning(eta) in methods]
 
 
 def swept(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return by how many points each K and each eta is above FedAvg in the last round (Fig. 11).
+    """Return by how many points each K and each eta exceeds FedAvg in the last round (Fig. 11).
 
     Columns method (FedMix's K, and pruning at K = 4), at ("K = 2"), seed, gigabytes, value.
     """
@@ -89,7 +93,7 @@ def swept(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     etas = {names.with_pruning(eta): f"eta = {eta:g}" for eta in etas_of(frame) if eta}
     settings |= {name: (names.PRUNING, at) for name, at in etas.items()}
     found = [ends[ends["method"] == n].assign(method=m, at=at) for n, (m, at) in settings.items()]
-    # What prunes begins where nothing is pruned.
+    # The curve of pruning begins at FedMix, which prunes nothing.
     found.append(ends[ends["method"] == names.FEDMIX].assign(method=names.PRUNING, at=""))
     return pd.concat(found).dropna()[["method", "at", "seed", "gigabytes", "value"]]
 
@@ -104,15 +108,17 @@ def relative_divergence(
 ) -> pd.DataFrame:
     """Return the gradient divergence divided by that of unrelated updates with the same weights.
 
-    It is 1 minus the mean cosine of two clients' updates, over pairs, tensors and experts by their
-    weights: 0 if all updates have one direction, 1 if they are orthogonal. Eq. 16 itself has
-    (1 - sum_s p(s|z)^2) / 2 for orthogonal updates, which is the smaller the more uneven p(s|z) is.
+    It is 1 minus the weighted mean cosine of two clients' updates, over pairs, tensors and experts:
+    0 if all updates have one direction, 1 if they are orthogonal. Eq. 16 itself is (1 - sum_s
+    p(s|z)^2) / 2 for orthogonal updates, which decreases as p(s|z) becomes more uneven.
 
     Args:
-        frame: runs of a section, with the divergence of every round and q(z|y) where it was logged.
-        setting: their setting, whose task and cohorts give p(s|z). Runs with another partition
-            (``CENTRALISED``) and those that prune, whose weights are others, are left out.
-        by_tensor: gives it for each tensor (``base.0.weight``: without the experts' prefix).
+        frame: runs of a section, with the divergence of every round, and q(z|y) where it was
+            logged.
+        setting: their setting, whose task and cohorts determine p(s|z). Runs with another partition
+            (``CENTRALISED``) and with pruning, which have other weights, are left out.
+        by_tensor: whether it is computed for each tensor (``base.0.weight``: without the experts'
+            prefix).
 
     Returns:
         Columns method, seed, round, value, and tensor if asked for.
@@ -130,9 +136,12 @@ def relative_divergence(
 def unrelated_divergence(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
     """Return the divergence of one tensor if all updates were orthogonal, (1 - sum p(s|z)^2) / 2.
 
-    p(s|z) is that of the round's cohort (eq. 8) by q(z|y) at the beginning of the round, linearly
-    between the rounds at which it was logged; for methods without q it is p(s). ``frame`` and
-    ``setting`` as for `relative_divergence`. Columns method, seed, round, expert, value.
+    p(s|z) is that of the round's cohort (eq. 8), with q(z|y) at the beginning of the round,
+    interpolated between the rounds at which it was logged; it is p(s) for methods without q.
+    Columns method, seed, round, expert, value.
+
+    Args:
+        frame, setting: as of `relative_divergence`.
     """
     found = [pd.DataFrame(columns=[*RUN, "round", "expert", "value"])]
     whole = frame[~frame["method"].str.contains("pruning") & frame["method"].ne(names.CENTRALISED)]
@@ -149,11 +158,12 @@ def unrelated_divergence(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame
 
 
 def by_weights(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
-    """Return what uneven weights do to eq. 16, by method: means over seeds and the last quarter.
+    """Return the effect of uneven weights on eq. 16 by method, in the last quarter of the rounds.
 
-    Columns "as printed" (`frames.divergence`), "if unrelated" (of orthogonal updates with the same
-    weights), "relative" (`relative_divergence`), and "weights' part": the share of the difference
-    from FedAvg that is one of the weights.
+    Returns:
+        Columns "as printed" (`frames.divergence`), "if unrelated" (of orthogonal updates with the
+        same weights), "relative" (`relative_divergence`), and "weights' part": the share of the
+        difference from FedAvg that the weights explain.
     """
     keys = [*RUN, "round"]
     kinds = {
@@ -168,10 +178,10 @@ def by_weights(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
 
 
 def client_entropy(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
-    """Return the entropy of q(z|s), mean over clients, of FedMix: method, seed, round, value.
+    """Return the entropy of FedMix's q(z|s) in nats, mean over clients, where q(z|y) was logged.
 
-    q(z|s) is the mean of the rows of q(z|y) by the client's label shares (eq. 8), in nats, at the
-    rounds at which q(z|y) was logged.
+    q(z|s) is the mean of the rows of q(z|y), weighted by the client's label shares (eq. 8). Columns
+    method, seed, round, value.
     """
     rows = frame[frame["metric"].eq("q") & frame["method"].eq(names.FEDMIX)]
     found = []
@@ -189,7 +199,7 @@ def _weights(run: pd.DataFrame, setting: Mixtures, seed: int, rounds: np.ndarray
     counts = label_counts(setting.task, seed)
     sizes = counts.sum(1)
     fed: Any = SimpleNamespace(ids=np.arange(len(counts)), participants=None)
-    # Rounds are counted from 0 where cohorts are drawn.
+    # Cohorts are drawn with rounds that are counted from 0.
     cohorts = np.stack([Selection(setting.cohort).choose(fed, seed, t - 1) for t in rounds])
     joint = sizes[cohorts][..., None].astype(float)
     if len(logged := run[run["metric"] == "q"]):
@@ -204,8 +214,8 @@ def _weights(run: pd.DataFrame, setting: Mixtures, seed: int, rounds: np.ndarray
 def label_counts(task: Task, seed: int) -> np.ndarray:
     """Return how many training examples of each label each client has, ``[clients, labels]``.
 
-    Those of CIFAR-10 and Fashion-MNIST as Fig. 1 has them are stored for some seeds, so that no
-    data are needed to draw it; all others are counted from the data.
+    The counts behind Fig. 1 (CIFAR-10 and Fashion-MNIST) are stored for some seeds, so that it can
+    be drawn without data. All others are counted from the data.
     """
     known = LABEL_SKEW.settings("standard").get(task.dataset)
     stored, key = _counted(), (task.dataset, seed)
@@ -215,7 +225,7 @@ def label_counts(task: Task, seed: int) -> np.ndarray:
 
 @cache
 def _counted() -> dict[tuple[str, int], np.ndarray]:
-    """Return the stored counts by data set and seed: a row of the table is a label's, by client."""
+    """Return the stored counts ``[clients, labels]`` by data set and seed."""
     rows = pd.read_csv(HERE / "fedmix" / "label_counts.csv")
     each: Any = rows.groupby(["dataset", "seed"])["counts"]
     return {key: np.array([of.split() for of in counts], int).T for key, counts in each}
@@ -232,7 +242,7 @@ def by_tensor(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
 
 
 def layer_names(tensors: Sequence[str]) -> dict[str, str]:
-    """Return what readers call a network's tensors: "layer 1 weight", and "output bias"."""
+    """Return readable names of a network's tensors: "layer 1 weight", "output bias"."""
     layers = dict.fromkeys(name.rpartition(".")[0] for name in tensors)
     called = {layer: f"layer {i}" for i, layer in enumerate(layers, 1)} | {"head": "output"}
     parts = {name: name.rpartition(".") for name in tensors}
@@ -240,15 +250,15 @@ def layer_names(tensors: Sequence[str]) -> dict[str, str]:
 
 
 def spread(rounds: Sequence[int], count: int) -> list[int]:
-    """Return ``count`` of the given rounds, first and last among them, denser at the beginning."""
+    """Return ``count`` of the given rounds, including both ends, denser at the beginning."""
     at = np.unique(np.round((len(rounds) - 1) * np.linspace(0, 1, count) ** 1.5).astype(int))
     return [rounds[i] for i in at]
 
 
 def above(curve: pd.DataFrame, base: str) -> pd.DataFrame:
-    """Return by how much each method's curve is above that of ``base`` on the same seed and round.
+    """Return the difference of each method's curve from that of ``base``, by seed and round.
 
-    Columns method, seed, round, value; ``base`` itself and seeds that it has not are left out.
+    Columns method, seed, round, value; ``base`` itself and seeds that it lacks are left out.
     """
     level = curve[curve["method"] == base].drop(columns="method")
     both = curve[curve["method"] != base].merge(level, on=["seed", "round"], suffixes=("", "_base"))
@@ -256,22 +266,22 @@ def above(curve: pd.DataFrame, base: str) -> pd.DataFrame:
 
 
 def in_points(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows whose values are fractions with percentage points instead."""
+    """Return rows with values in percentage points in place of fractions."""
     return rows.assign(value=100 * rows["value"])
 
 
 def ahead_of_fedavg(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return by how much accuracy is `above` FedAvg's."""
+    """Return the difference of accuracy from FedAvg's, by method, seed and round."""
     return above(frames.curve(frame, "test_accuracy"), names.FEDAVG)
 
 
 def ahead_at_traffic(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return by how much accuracy exceeds FedAvg's when a run has sent as much, by budget.
+    """Return the difference of accuracy from FedAvg's at equal traffic.
 
-    Budgets are what FedAvg has sent after each evaluated round of its own, ``round``; the others'
-    accuracies are interpolated between evaluations. A run that has sent up to 1% less than a budget
-    in all its rounds, as one that keeps a bias, is compared at its end. Columns method, seed,
-    round, gigabytes, value.
+    The budgets are FedAvg's traffic after each of its evaluated rounds, ``round``; the accuracies
+    of the other methods are interpolated between evaluations. A run whose total traffic is up to 1%
+    less than a budget, as with a private bias, is compared at its end. Columns method, seed, round,
+    gigabytes, value.
     """
     course = frames.against_traffic(frame, "test_accuracy").sort_values("round")
     base, found = course[course["method"] == names.FEDAVG], [course[:0]]
@@ -284,7 +294,7 @@ def ahead_at_traffic(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def ahead_of_best(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return by how much accuracy exceeds the largest that FedAvg has after any round, by seed.
+    """Return the difference of accuracy from FedAvg's best round, by seed.
 
     FedAvg's best round is chosen on test data, which favours FedAvg. Columns as of
     `ahead_at_traffic`.
@@ -297,7 +307,7 @@ def ahead_of_best(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def at_equal_traffic(frame: pd.DataFrame) -> ByMethod:
-    """Return FedAvg's last accuracy, and the others' when they had sent as much as it did in all.
+    """Return FedAvg's last accuracy, and those of the other methods at FedAvg's total traffic.
 
     A run that has sent less is left out.
     """
@@ -308,18 +318,25 @@ def at_equal_traffic(frame: pd.DataFrame) -> ByMethod:
 
 
 def with_rounds(p: Panel) -> str:
-    """Return a panel's title with its rounds in place of its scale: "CIFAR-10, 2,000 rounds"."""
+    """Return a panel's title with its rounds in place of its scale.
+
+    An example is "CIFAR-10, 2,000 rounds".
+    """
     return p.titled(f"{plotting.title(p.dataset)}, {p.frame['round'].max():,} rounds")
 
 
 def fig_4(
     shown: Sequence[Panel], *methods: str, title: Callable[[Panel], str] = attrgetter("name")
 ) -> Drawn:
-    """Draw Fig. 4, mean client accuracy over rounds and over what was sent; of ``methods``, or all.
+    """Draw Fig. 4: the mean client accuracy over rounds and over the traffic.
 
-    One panel's two fields stand side by side, those of several in two rows. The headings are the
-    differences of FedMix and FedAvg at equal rounds, and at what FedAvg sends in all of its rounds,
-    which is marked. ``title`` gives a panel's.
+    A single panel is drawn side by side, several in two rows. The heading has the difference of
+    FedMix and FedAvg at equal rounds, and at FedAvg's total traffic, which is marked.
+
+    Args:
+        shown: the panels.
+        methods: the methods; all by default.
+        title: returns the title of a panel.
     """
     shown = [p.only(methods) if methods else p for p in shown]
     courses: dict[str, pd.DataFrame] = {
@@ -349,9 +366,9 @@ def fig_4(
 
 
 def budgets(p: Panel) -> Drawn:
-    """Draw by how much accuracy exceeds FedAvg's over what was sent: as much, and its best round's.
+    """Draw by how much accuracy exceeds FedAvg's over the traffic: at equal bytes, and its best.
 
-    The heading has the difference of FedMix from FedAvg's best round after the last one.
+    The heading has the difference of FedMix from FedAvg's best round after the last round.
     """
     best, called = ahead_of_best(p.frame), "FedAvg's best round"
     levels = {
@@ -371,9 +388,9 @@ def budgets(p: Panel) -> Drawn:
 
 
 def beside_ensemble(p: Panel) -> Drawn:
-    """Draw accuracy, FedMix minus the ensemble, and how even rows of q are, over the rounds.
+    """Draw accuracy, FedMix minus the ensemble, and the mean row entropy of q over the rounds.
 
-    Marked is the last round after which FedMix is ahead.
+    The last round after which FedMix is ahead is marked.
     """
     accuracy, entropy = (frames.curve(p.frame, m) for m in ("test_accuracy", "q_entropy"))
     ahead = in_points(above(accuracy, names.ENSEMBLE))
@@ -399,9 +416,9 @@ def beside_ensemble(p: Panel) -> Drawn:
 
 
 def changed_by_epoch(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return by how much a local epoch changes the cohort's accuracy, mean over the last quarter.
+    """Return the change of the cohort's accuracy by a local epoch, mean over the last quarter.
 
-    Of the seeds that every method has. Columns method, seed, value.
+    Only seeds that every method has are included. Columns method, seed, value.
     """
     rows = late(frames.same_seeds(frames.adapted(frame)))
     return rows.groupby(RUN)["gain"].mean().rename("value").reset_index()
@@ -410,9 +427,9 @@ def changed_by_epoch(frame: pd.DataFrame) -> pd.DataFrame:
 def expected_traffic(experiment: Experiment) -> tuple[int, int, int]:
     """Return an experiment's parameters sent to a client, and a cohort's bytes down and up.
 
-    By arithmetic on the sizes of what is not local, at 4 bytes a number; FedMix's clients also send
-    q(z|s), K numbers. Nothing is trained and no data are looked for. Pruning is not taken into
-    account: for it the bytes are the most that a round can send.
+    They are computed from the sizes of the shared parameters, at 4 bytes a number; FedMix's clients
+    also send q(z|s), K numbers. Neither data nor training are needed. Pruning is ignored: with it,
+    the bytes are the most that a round can send.
     """
     task, algorithm, clients = experiment.task, experiment.algorithm, experiment.cohort
     assert isinstance(clients, int)
@@ -423,7 +440,7 @@ def expected_traffic(experiment: Experiment) -> tuple[int, int, int]:
 
 
 def _sizes(algorithm: FedAvg, net: FunctionalModel) -> dict[str, int]:
-    """Return how many numbers each of an algorithm's parameters has: one network, or K and more."""
+    """Return how many numbers each of an algorithm's parameters has."""
     one = {name: tensor.numel() for name, tensor in net.init(0).items()}
     if not isinstance(algorithm, FedMix):
         return one
@@ -452,7 +469,10 @@ APPENDIX_F = (
 
 
 def seen_and_new(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the last accuracy on seen clients (x) and on a new one (y): method, seed, x, y."""
+    """Return the last accuracy on participating clients (x) and on a new client (y).
+
+    Columns method, seed, x, y.
+    """
     x, y = final(frame, "test_accuracy"), final(frame, "global_accuracy")
     order = [m for m in dict.fromkeys(frame["method"]) if m in y]
     rows = [(m, s, x[m][s], y[m][s]) for m in order for s in sorted(y[m])]
@@ -460,7 +480,7 @@ def seen_and_new(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def newcomers(frame: pd.DataFrame, round: int) -> ByMethod:
-    """Return the mean accuracy of clients who joined a method's federation, after some round."""
+    """Return the mean accuracy, after some round, of the clients that joined a federation."""
     curve = frames.curve(frame[frame["who"] == names.NEW], "test_accuracy")
     return frames.by_method(curve[curve["round"] == round])
 
@@ -473,7 +493,7 @@ def printed() -> pd.DataFrame:
 
 
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return what runs have of these numbers, a row per seed: what, method, seed, value."""
+    """Return the measured values of these numbers, a row per seed: what, method, seed, value."""
     everyone = frame[frame["who"] != names.NEW]
     ends = {metric: final(everyone, metric) for _, _, metric, _ in APPENDIX_F}
     rows = [
@@ -488,7 +508,7 @@ def appendix_f(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the numbers of App. F, published and measured.
 
     Columns what, method, published, mean, low, high (95% over three seeds or more), seeds, values
-    (of these); what was not run has missing numbers.
+    (by seed). Numbers without runs have missing values.
     """
     said = printed().drop(columns="row").rename(columns={"value": "published"})
     ours = frames.bands(measured(frame), ("what", "method"), each=True)
@@ -505,9 +525,9 @@ def beside(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_stage(scale: str, dataset: str, seeds: int = 0, rounds: int = 0) -> pd.DataFrame:
-    """Return the metrics of the federations that newcomers join, where they are stored.
+    """Return the metrics of the stored federations that newcomers join.
 
-    Methods have the names of what trained; no rows if none is there.
+    The methods have the names of what trained; there are no rows if nothing is stored.
     """
     asked = NEW_CLIENTS.by_run(scale, dataset, seeds=seeds, rounds=rounds)
     stages = {run.method: [s for e in every for s in e.before] for run, every in asked if run.where}
@@ -518,10 +538,14 @@ def first_stage(scale: str, dataset: str, seeds: int = 0, rounds: int = 0) -> pd
 
 
 def three_ways(frame: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
-    """Return the three ways to test (sec. 2) of the methods that newcomers join.
+    """Return the accuracies of the three ways to test (sec. 2), of the methods that newcomers join.
 
-    ``frame`` has the newcomers' runs and ``first`` what they join, which may be missing. Columns
-    method, way, seed, value.
+    Args:
+        frame: the newcomers' runs.
+        first: the runs of the federations that they join; may have no rows.
+
+    Returns:
+        Columns method, way, seed, value.
     """
     ends: dict[str, ByMethod] = {
         SEEN: final(first, "test_accuracy"),
@@ -549,29 +573,31 @@ Truth = Mapping[int, np.ndarray]
 
 
 def truth(task: Task, seeds: Iterable[int]) -> dict[int, np.ndarray]:
-    """Return the permutation of every client, int ``[clients]``, by seed; needs no data.
+    """Return the permutation of every client, int ``[clients]``, by seed; no data are needed.
 
-    Of a task whose clients call the classes by permuted labels.
+    Args:
+        task: a task whose clients have permuted labels.
+        seeds: the seeds.
     """
     request: Any = task.partition
     return {seed: request.given(request.of.clients, seed) for seed in seeds}
 
 
 def published_rounds() -> int:
-    """Return the number of rounds after which the paper has found its clusters (Fig. 7)."""
+    """Return the number of rounds after which the paper finds its clusters (Fig. 7)."""
     return int(published("000", "Sec 4.3/Fig 7")["value"].item())
 
 
 def one_hot(permutation: np.ndarray) -> np.ndarray:
-    """Return who has which permutation as zeros and ones, ``[clients, permutations]``."""
+    """Return the permutation of each client as zeros and ones, ``[clients, permutations]``."""
     return np.eye(int(permutation.max()) + 1)[permutation]
 
 
 def aligned(q: np.ndarray, permutation: np.ndarray) -> np.ndarray:
-    """Return q(z|s) ``[clients, K]`` as a reader compares it with the permutations.
+    """Return q(z|s) ``[clients, K]`` with rows and columns in the order of the permutations.
 
-    Rows are sorted by permutation and experts by the permutation that they are matched with, by
-    the assignment that puts most probability on matched pairs; unmatched experts come last.
+    Rows are sorted by permutation, and experts by the permutation with which they are matched, in
+    the assignment with the most probability on matched pairs; unmatched experts come last.
     """
     kinds, experts = linear_sum_assignment(-(one_hot(permutation).T @ q))
     matched = experts[np.argsort(kinds)]
@@ -580,16 +606,19 @@ def aligned(q: np.ndarray, permutation: np.ndarray) -> np.ndarray:
 
 
 def measures(q: np.ndarray, permutation: np.ndarray) -> dict[str, float]:
-    """Return how well q(z|s) ``[clients, K]`` finds the permutations ``[clients]``.
+    """Return how well q(z|s) ``[clients, K]`` recovers the permutations ``[clients]``.
 
-    ``MEASURES`` says what the first numbers are. "right" matches experts with permutations one to
-    one, so that with fewer experts than permutations it cannot reach 1. ``LEAST`` is how much of
-    all clients' q the least used expert has: 1 is its part. ``SHARED`` and ``BETWEEN`` are what
-    has made q uneven, as squared distances, mean over clients: of the mean of all clients from a
-    uniform q, and of the permutations' means from that. An expert is left (``LEFT``) if it is some
-    client's most probable one; a permutation has its own if all of its clients have experts that
-    serve no other. ``MERGED``: one expert serves two whole permutations and every other one has
-    its own; ``DOUBLED``: no expert is shared, one permutation has two and every other one has one.
+    Returns:
+        The measures by name. ``MEASURES`` describes the first four; "right" matches experts with
+        permutations one to one, so that it cannot reach 1 with fewer experts than permutations.
+        ``LEAST`` is the share of all clients' q of the least used expert, times K. ``SHARED`` and
+        ``BETWEEN`` are the two parts of the unevenness of q as squared distances: of the mean of
+        all clients from a uniform q, and of the permutations' means from that mean (averaged over
+        clients). ``LEFT``: an expert is left if it is some client's most probable one, and a
+        permutation has its own experts if all of its clients have experts that serve no other
+        permutation. ``MERGED``: one expert serves two whole permutations, and every other
+        permutation has its own. ``DOUBLED``: no expert is shared, one permutation has two experts
+        and every other one has one.
     """
     from sklearn.metrics import adjusted_rand_score  # slow to import
 
@@ -614,7 +643,7 @@ def measures(q: np.ndarray, permutation: np.ndarray) -> dict[str, float]:
 
 
 def course(frame: pd.DataFrame, permutations: Truth) -> pd.DataFrame:
-    """Return ``measures`` of every logged q(z|s): columns method, seed, round and the measures."""
+    """Return the `measures` of every logged q(z|s), with columns method, seed and round."""
     rows, found = frame[frame["metric"] == "clusters"], []
     of_run: Any = rows.groupby([*RUN, "round"], sort=False)
     for (method, seed, t), logged in of_run:
@@ -630,9 +659,9 @@ def measure(course: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def reached(curves: Mapping[str, pd.DataFrame], method: str, most: float) -> str:
-    """Return in words which share a ``method`` has by round ``most``, with its interval.
+    """Return in words the share that a method reaches by round ``most``, with its interval.
 
-    Of the first field, where those of real data come first. As the claims have it.
+    It is that of the first panel; panels of real data come first. The interval is that of claims.
     """
     rows = curves[real_first(curves)[0]].query("method == @method and round <= @most")
     ends = rows.sort_values("round").groupby("seed")["value"].last()
@@ -642,7 +671,10 @@ def reached(curves: Mapping[str, pd.DataFrame], method: str, most: float) -> str
 
 
 def parted(course: pd.DataFrame) -> pd.DataFrame:
-    """Return what made q(z|s) uneven: method (``SHARED`` or ``BETWEEN``), seed, round, value."""
+    """Return the two parts of the unevenness of q(z|s), ``SHARED`` and ``BETWEEN``.
+
+    Columns method (the part), seed, round, value.
+    """
     at, kinds = course[["seed", "round"]], (names.SHARED, names.BETWEEN)
     both = pd.concat([at.assign(method=kind, value=course[kind]) for kind in kinds])
     return both.sort_index(kind="stable")[[*RUN, "round", "value"]].reset_index(drop=True)
@@ -651,9 +683,8 @@ def parted(course: pd.DataFrame) -> pd.DataFrame:
 def crowded(course: pd.DataFrame) -> pd.DataFrame:
     """Return by run how many experts are left at the end, and how many permutations have their own.
 
-    The last column is about the round in which the least used expert first had less than half its
-    part: what all clients share, divided by what permutations differ in; NaN if no expert fell so
-    far behind.
+    The last column, ``AHEAD``, is the ratio of ``SHARED`` and ``BETWEEN`` in the round in which the
+    least used expert first had less than half of 1/K; NaN if no expert had.
     """
     behind = course[course[LEAST] < 0.5].groupby(RUN).first()
     ends = course.groupby(RUN, sort=False)[list(LEFT)].last()
@@ -663,9 +694,10 @@ def crowded(course: pd.DataFrame) -> pd.DataFrame:
 def seen(
     frame: pd.DataFrame, seed: int, permutation: np.ndarray, most: float = np.inf, method: str = ""
 ) -> dict[str, np.ndarray]:
-    """Return what a reader should see of q(z|s) after round ``most``: title -> ``aligned`` matrix.
+    """Return q(z|s) for display: title -> `aligned` matrix.
 
-    That is the last logged round up to ``most``, of every method that has the seed, or of one.
+    It is that of the last logged round up to ``most``, for every method that has the seed, or for
+    one.
     """
     rows = frame[(frame["metric"] == "clusters") & (frame["seed"] == seed)]
     rows = rows[(rows["round"] <= most) & (rows["method"].eq(method) | (not method))]
@@ -674,7 +706,7 @@ def seen(
     return {f"{m}, round {ends[m]}": aligned(q[m], permutation) for m in ends}
 
 
-# What messages tell of a client's labels: App. C.
+# What messages reveal of a client's labels: App. C.
 
 TRUTH = "label_share"
 SOURCES = {
@@ -688,8 +720,8 @@ LABEL_SET = "label_set_from_phi"
 METHODS = (names.FEDAVG, names.BIASED, names.FEDMIX)
 MESSAGES = (names.STEP, names.EPOCH, names.TRAINED)
 GUESSING = "guessing"
-MOST = 0.8  # the share of clients that a range holds
-SIZES, NOISES = (1, 2, 3, 5, 10), (0, 0.1, 0.3, 1, 3, 10)  # and all clients; in units of updates
+MOST = 0.8  # the share of the clients in a range
+SIZES, NOISES = (1, 2, 3, 5, 10), (0, 0.1, 0.3, 1, 3, 10)  # clients; noise relative to an update
 
 
 def audited(frame: pd.DataFrame, method: str, message: str, seed: int) -> pd.DataFrame:
@@ -699,9 +731,11 @@ def audited(frame: pd.DataFrame, method: str, message: str, seed: int) -> pd.Dat
 
 
 def shares(audit: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return a table of label shares, one row per client and one column per class; may be empty.
+    """Return label shares as a table with a row per client and a column per class; may be empty.
 
-    ``audit`` has the rows of one run, ``metric`` is the truth or one of the reconstructions.
+    Args:
+        audit: the rows of one run.
+        metric: the truth, or one of the reconstructions.
     """
     rows = audit[audit["metric"] == metric].assign(item=lambda r: r["item"].astype(int))
     return rows.set_index(["client", "item"])["value"].unstack()
@@ -716,8 +750,8 @@ def of_client(audit: pd.DataFrame, client: int) -> dict[str, np.ndarray]:
 def leaks(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the total variation between every client's label shares and their reconstruction.
 
-    Columns method, message, source, seed, client, value. The source "guessing" is no leak but the
-    comparison: the mean of all clients' shares, for every client.
+    The source "guessing" is the baseline: the mean of all clients' shares for every client. Columns
+    method, message, source, seed, client, value.
     """
     found = [pd.DataFrame(columns=["method", "message", "source", "seed", "client", "value"])]
     audits = frame[frame["metric"].isin([TRUTH, *SOURCES])]
@@ -734,10 +768,10 @@ def leaks(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranges(leaked: pd.DataFrame) -> pd.DataFrame:
-    """Return mean, low and high by method, source and message: the range of ``MOST`` clients.
+    """Return the mean, and the range of the central ``MOST`` of the clients, of all seeds.
 
     Columns as `plotting.dots` draws them: method, row (the source), group (the message), mean, low,
-    high; clients are those of all seeds.
+    high.
     """
     known = leaked[leaked["source"] != GUESSING]
     known = known.rename(columns={"source": "row", "message": "group"})
@@ -749,9 +783,9 @@ def ranges(leaked: pd.DataFrame) -> pd.DataFrame:
 
 
 def label_sets(frame: pd.DataFrame, message: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return FedMix's true label shares and the label sets read off phi, ``[S, classes]`` each.
+    """Return FedMix's true label shares, and the label sets recovered from phi, ``[S, classes]``.
 
-    Both are empty where the run did not store them.
+    Both are empty if the run did not store them.
     """
     audit = audited(frame, names.FEDMIX, message, seed)
     told = shares(audit, LABEL_SET)
@@ -759,10 +793,10 @@ def label_sets(frame: pd.DataFrame, message: str, seed: int = 0) -> tuple[np.nda
 
 
 def guessed_sets(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return of how many clients the whole label set is found, by message, over all seeds.
+    """Return the share of clients whose whole label set is recovered, by message, over all seeds.
 
-    Columns clients, and the shares of them that are right: "read off phi", and of the answer "all
-    labels" for every client, which needs no message.
+    Columns clients, and the shares that are right: "read off phi", and the guess "all labels" for
+    every client, which needs no message.
     """
     rows = {}
     for message in MESSAGES:
@@ -777,10 +811,14 @@ def guessed_sets(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return what phi tells of labels in sums over clients, and behind noise.
+    """Return what phi reveals of labels in sums over clients, and behind noise.
 
-    ``runs`` are audited ones of FedMix by message. Columns method (the message), seed, and those of
-    `leak_of_sums` and `leak_behind_noise`.
+    Args:
+        runs: audited runs of FedMix by message.
+
+    Returns:
+        Two tables with columns method (the message), seed, and those of `leak_of_sums` and
+        `leak_behind_noise`.
     """
     sums, noise = [], []
     for message, every in runs.items():
@@ -794,13 +832,15 @@ def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.D
 
 
 def prices(setting: Mixtures, device: str = "cpu") -> pd.DataFrame:
-    """Return what secure sums and differential privacy cost FedMix, and what they hide, seed 0.
+    """Return the cost to FedMix of secure aggregation and differential privacy, and what they hide,
+    seed 0.
 
-    A row per method of `guarded`, columns "client accuracy", "entropy of q(z|y)" (nats), "KB up"
-    per client and round, "labels guessed", the balanced accuracy of the server's best test who
-    holds which label by what it is sent of phi in one round more (chance: 1/2), and "epsilon" for
-    delta = 1 / M^1.1 (NaN without the package dp-accounting). A server that adds the noise itself
-    is trusted: it is sent clipped messages as they are.
+    Returns:
+        A row per method of `guarded`: "client accuracy", "entropy of q(z|y)" (nats), "KB up" (per
+        client and round), "labels guessed" (the balanced accuracy of the server's best test of who
+        holds which label, from the phi of one further round; chance is 1/2), and "epsilon" for
+        delta = 1 / M^1.1 (NaN without the package dp-accounting). A server that adds the noise
+        itself is trusted: it receives clipped messages without noise.
     """
     made, rows = guarded(setting), {}
     for name, experiment in made.items():
@@ -815,7 +855,7 @@ def prices(setting: Mixtures, device: str = "cpu") -> pd.DataFrame:
             "labels guessed": _told_by_phi(once),
             "epsilon": _epsilon(experiment, setting),
         }
-        if name == names.FEDMIX:  # masks cancel in the sums, so that they change nothing else
+        if name == names.FEDMIX:  # masks cancel in the sums and change nothing else
             masked = sent + _masking(int(setting.cohort)) / 1000
             told = {"KB up": masked, "labels guessed": _told_by_phi(once, summed=True)}
             rows["secure sums"] = {**rows[name], **told}
@@ -832,9 +872,9 @@ def _masking(cohort: int) -> int:
 
 
 def _told_by_phi(experiment: Experiment, summed: bool = False) -> float:
-    """Return how well a server tells who holds which label by the lengths of phi's rows.
+    """Return how well a server can tell who holds which label by the norms of phi's rows.
 
-    If messages are ``summed`` behind masks, it sees the same of every client.
+    If messages are ``summed`` behind masks, the server sees the same of every client.
     """
     update, _, truth, p, _ = overheard(experiment)
     if summed:
@@ -843,7 +883,7 @@ def _told_by_phi(experiment: Experiment, summed: bool = False) -> float:
 
 
 def _epsilon(experiment: Experiment, setting: Mixtures) -> float:
-    """Return epsilon of a run; infinity where nothing is promised."""
+    """Return epsilon of a run; infinity without differential privacy."""
     if not isinstance(experiment.algorithm, Private):
         return np.inf
     who = {"clients": setting.clients, "cohort": int(setting.cohort), "rounds": setting.rounds}
@@ -853,10 +893,15 @@ def _epsilon(experiment: Experiment, setting: Mixtures) -> float:
 
 
 def guess(heard: tuple[Any, ...], client: int, told: bool) -> Figure:
-    """Draw a client's message of phi and, once it is ``told``, what it holds and what was read.
+    """Draw a client's message of phi and, if ``told``, the true and the recovered label shares.
 
-    ``heard`` is what `overheard` returns. Colours are cube roots of parts of the largest update, so
-    that small steps are seen; a row that has not moved is white.
+    Colours are cube roots relative to the largest update, so that small steps are visible; a row
+    that has not moved is white.
+
+    Args:
+        heard: what `overheard` returns.
+        client: the client.
+        told: whether the answer is shown.
     """
     (updates, q, truth, _, labels), at = heard, np.arange(len(heard[1]))
     sent, held, read = updates[client], truth[client], from_rows(updates[client], q)

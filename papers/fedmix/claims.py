@@ -1,8 +1,7 @@
 """The claims of FedMix (000) and their tests.
 
-`papers/claims.csv` has their words and places, `papers/compared.csv` what one method is compared
-with another in.
-What phi tells of clients' labels is no claim of the paper: those claims are ours, and say so.
+`papers/claims.csv` has their texts and places, and `papers/compared.csv` the comparisons. The paper
+makes no claim about what phi reveals of clients' labels: those claims are ours, and say so.
 """
 
 from collections import defaultdict
@@ -23,14 +22,14 @@ from papers.fedmix import FEDAVG, FEDMIX, analysis
 from papers.fedmix.analysis import GUESSING, LABEL_SET, SOURCES, TRUTH, late, newcomers
 from papers.judging import asked, compared, judged
 
-SURE = 0.9  # a row of q(z|y) gives its label to one expert above this probability
-UNIFORM = 0.9  # ... and is uniform above this share of log K
-SPECIAL = 0.5  # experts are specialised below this share
+SURE = 0.9  # a label has a single expert if an entry of its row of q(z|y) is above this
+UNIFORM = 0.9  # a row is uniform if its entropy is above this share of log K
+SPECIAL = 0.5  # experts are specialised if the entropy is below this share of log K
 _judged = partial(judged, "000")
 
 
 def _compared(figure: str, dataset: str, values: Mapping[str, ByMethod]) -> list[Claim]:
-    """Test what is said of a figure on a data set; digits are asked what CIFAR-10 is."""
+    """Test the comparisons of a figure on a data set; digits have those of CIFAR-10."""
     at = {what: methods.__getitem__ for what, methods in values.items()}
     return compared("000", asked("000", f"{figure}, {dataset.replace('digits', 'cifar10')}"), at)
 
@@ -43,8 +42,8 @@ def divergence_claims(frame: pd.DataFrame, relative: pd.DataFrame) -> list[Claim
 
     Args:
         frame: the metrics of the runs.
-        relative: the divergence over that of unrelated updates, by method, seed and round
-            (`analysis.relative_divergence`): even unrelated updates diverge less, by eq. 16, where
+        relative: the divergence relative to that of unrelated updates
+            (`analysis.relative_divergence`). By eq. 16, even unrelated updates diverge less if
             their weights are uneven, as an expert's are.
     """
     curve = frames.divergence(frame)
@@ -59,10 +58,14 @@ def divergence_claims(frame: pd.DataFrame, relative: pd.DataFrame) -> list[Claim
 
 
 def specialisation_claims(frame: pd.DataFrame, phi_rate: float) -> list[Claim]:
-    """Test Fig. 3 and 14: does q(z|y) specialise, do experts live, what do the entropies do?
+    """Test Fig. 3 and 14: whether q(z|y) specialises, experts are used, and entropies change.
 
-    ``phi_rate`` is the server's rate for phi. A logit moves by about that much per round, so that
-    what an ensemble keeps of its entropy is read at the paper's rate x rounds, 2.
+    A logit of phi moves by about the server's rate per round, so that the entropy of an ensemble is
+    read when rate x rounds is that of the paper, 2.
+
+    Args:
+        frame: the metrics of the runs.
+        phi_rate: the server's rate for phi.
     """
     accuracy, least = final(frame, "test_accuracy"), by_method(analysis.least_used(frame))
     surest = by_method(largest_entries(frame))
@@ -100,8 +103,13 @@ def largest_entries(frame: pd.DataFrame) -> pd.DataFrame:
 def one_hotness(frame: pd.DataFrame, method: str, rate: float = 0) -> list[float]:
     """Return the mean row entropy of q over log K after the last round, a number per seed.
 
-    0 is one expert per value of the condition, 1 no specialisation. With the server's ``rate`` for
-    phi it is that of the round by which phi has travelled the distance of the paper.
+    0 is a single expert per value of the condition, and 1 no specialisation.
+
+    Args:
+        frame: the metrics of runs.
+        method: the method.
+        rate: the server's rate for phi; the number is then that of the round at which rate x rounds
+            is the paper's. 0 takes the last round.
     """
     rows = frame[frame["method"] == method]
     most = np.log(rows.loc[rows["metric"] == "q", "expert"].max() + 1)
@@ -111,10 +119,11 @@ def one_hotness(frame: pd.DataFrame, method: str, rate: float = 0) -> list[float
 
 
 def entropy_claims(entropy: pd.DataFrame) -> list[Claim]:
-    """Test sec. 2.1, on which pruning rests: the entropy of q(z|s) falls during training.
+    """Test sec. 2.1, which motivates pruning: the entropy of q(z|s) decreases during training.
 
-    ``entropy`` is that of `analysis.client_entropy`: its last quarter of the rounds against the
-    first.
+    Args:
+        entropy: the table of `analysis.client_entropy`, of which the last quarter of the rounds is
+            compared with the first.
     """
     first = by_method(entropy[entropy["round"] <= 0.25 * entropy["round"].max()])
     last = by_method(late(entropy))
@@ -125,11 +134,11 @@ def entropy_claims(entropy: pd.DataFrame) -> list[Claim]:
 
 
 def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
-    """Test what sec. 4.1 says of Fig. 4 on one data set.
+    """Test the claims of sec. 4.1 on Fig. 4, on one data set.
 
-    Accuracies are those of the last round with the server's parameters. For a given budget, but
-    "the initial training phase", what mixtures end with is compared with the best that FedAvg and
-    biased FedAvg have reached after any round.
+    Accuracies are those of the last round with the server's parameters. For a given budget after
+    "the initial training phase", the final accuracies of mixtures are compared with the best that
+    FedAvg and biased FedAvg have reached after any round.
     """
     course, last = frames.curve(frame, "test_accuracy"), final(frame, "test_accuracy")
     best = by_method(pd.DataFrame(course.groupby(analysis.RUN)["value"].max().reset_index()))
@@ -139,10 +148,10 @@ def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
 
 
 def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test Fig. 13: one local epoch on little data overfits, so that accuracy falls.
+    """Test Fig. 13: a local epoch on little data overfits, so that accuracy decreases.
 
-    The same clients with their own and with the server's parameters, over the last quarter of the
-    rounds, mean over the methods.
+    The same clients are compared with their own and with the server's parameters, over the last
+    quarter of the rounds, mean over the methods.
     """
     gain = frames.adapted(frame).drop(columns="value").rename(columns={"gain": "value"})
     gain = gain[gain["method"].isin((FEDAVG, names.BIASED, FEDMIX))]
@@ -152,9 +161,11 @@ def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
 def weighed(
     frame: pd.DataFrame, experiments: Mapping[str, Experiment]
 ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Return the bytes that methods sent down and up in the first round, and that they weigh.
+    """Return the bytes that methods sent down and up in the first round, and the expected ones.
 
-    ``experiments`` are the methods' of the frame; those that prune are left out.
+    Args:
+        frame: the metrics of runs.
+        experiments: the experiments of its methods; those that prune are left out.
     """
     whole = {m: e for m, e in experiments.items() if not isinstance(e.algorithm, PrunedFedMix)}
     asked = {m: list(analysis.expected_traffic(e)[1:]) for m, e in whole.items()}
@@ -203,10 +214,10 @@ def rotated_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
 
 
 def cluster_claims(frame: pd.DataFrame, permutations: analysis.Truth) -> list[Claim]:
-    """Test Fig. 7 and 8: are the clusters found, when, and what do too few or many experts do?"""
+    """Test Fig. 7 and 8: whether the clusters are found, and when; and too few or many experts."""
     course, accuracy = analysis.course(frame, permutations), final(frame, "test_accuracy")
     early = analysis.published_rounds()
-    all_but_none = 1 - 0.5 / len(next(iter(permutations.values())))  # not a single client is wrong
+    all_but_none = 1 - 0.5 / len(next(iter(permutations.values())))  # every client is right
     three, four, five = map(names.with_k, names.KS)
 
     def at(name: str, method: str, most: float = np.inf) -> BySeed:
@@ -231,10 +242,12 @@ def cluster_claims(frame: pd.DataFrame, permutations: analysis.Truth) -> list[Cl
 
 
 def new_client_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
-    """Test Fig. 12: accuracy on a new client without labels, last round.
+    """Test Fig. 12: accuracy on a new client without labels after the last round.
 
-    Of CIFAR-100 the paper says other things than of CIFAR-10, and of FEMNIST nothing. "appendix" is
-    App. F: FedAvg and FedMix on seen clients, and p(s) against p(s|x) on a new one.
+    Args:
+        frame: the metrics of the runs.
+        dataset: the data set, for which the claims differ: FEMNIST has none. "appendix" is App. F:
+            FedAvg and FedMix on participating clients, and p(s) against p(s|x) on a new one.
     """
     there = frame[frame["who"] != names.NEW] if "who" in frame else frame
     values = {of: final(there, f"{of}_accuracy") for of in ("global", "test", "validation")}
@@ -242,10 +255,10 @@ def new_client_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
 
 
 def joining_claims(frame: pd.DataFrame, classes: int) -> list[Claim]:
-    """Test sec. 2: a new client with labels fits its gate, and without a gate experts are lost.
+    """Test sec. 2: a new client with labels fits its gate, and experts without a gate fail.
 
-    "Almost random" is below twice what guessing gives; it is said of experts that specialise, whose
-    q keeps less than half of the largest entropy: elsewhere it is not tested.
+    "Almost random" is below twice the accuracy of chance. The claim is about experts that
+    specialise: it is tested only if q keeps less than half of the largest entropy.
     """
     before, after = newcomers(frame, 0)[FEDMIX], newcomers(frame, 1)
     special = max(one_hotness(frame, FEDMIX), default=0.0) < SPECIAL
@@ -257,16 +270,16 @@ def joining_claims(frame: pd.DataFrame, classes: int) -> list[Claim]:
     return _judged(rows)
 
 
-# What messages tell of labels: App. C.
+# What messages reveal of labels: App. C.
 
 BIAS, PHI = SOURCES["labels_from_bias"], SOURCES["labels_from_phi"]
 
 
 def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test App. C: bias after one step and after several, and q(z|s).
+    """Test App. C: the bias after one step and after several, and q(z|s).
 
-    Near-identical is a mean total variation below 0.1, and below a fifth of guessing's. Nothing is
-    said of phi where runs were audited before it was.
+    Near-identical means a mean total variation below 0.1, and below a fifth of that of guessing.
+    Runs that were audited before phi was have no claims about phi.
     """
     known = analysis.leaks(frame)
     methods, told = {FEDAVG, FEDMIX, *known["method"]}, {*known["source"]}
@@ -288,7 +301,7 @@ def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
 
 
 def wrong_sets(frame: pd.DataFrame) -> pd.Series:
-    """Return by message how many clients' label sets, of all seeds, differ from what phi shows."""
+    """Return by message the number of clients whose label set differs from that read off phi."""
     there = frame["method"].eq(names.FEDMIX) & frame["metric"].isin([TRUTH, LABEL_SET])
     client = ["message", "seed", "client"]
     wide = frame[there].pivot_table("value", [*client, "item"], "metric")

@@ -1,7 +1,7 @@
-"""What FedMix (000) runs for each figure, and its settings at three scales.
+"""The experiments of FedMix (000) for each figure, at three scales.
 
 ``quick`` runs on scikit-learn's digits in minutes, ``standard`` on the papers' data with fewer
-rounds and a smaller model, ``paper`` is the paper's own setting.
+rounds and a smaller model, and ``paper`` is the paper's own setting.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,16 @@ from papers.scaled import BOTH, ONCE, sections, tasks
 
 @value
 class Mixtures(Setting):
-    """The rates that a time scale asks for, and the number of experts K.
+    """The server's learning rates, and the number of experts K.
 
-    ``phi_rate`` is the server's rate for phi. Adam moves a logit by about its rate per round,
-    whatever the gradient, so that at the paper's 1e-3 the rows of q(z|y) need some 2,000 rounds to
-    become one-hot; shorter runs must raise it or nothing can specialise. ``epochs`` are those of
-    the centralised mixture (Fig. 14b): on small data an epoch has few steps.
+    Attributes:
+        server_rate: the learning rate of the server's Adam.
+        phi_rate: its learning rate for phi. Adam moves a logit by about its rate per round,
+            whatever the gradient: at the paper's 1e-3, the rows of q(z|y) need some 2,000 rounds to
+            become one-hot. Shorter runs must raise it, or nothing can specialise.
+        experts: the number of experts.
+        epochs: the epochs of the centralised mixture (Fig. 14b), more of them on small data, where
+            an epoch has few steps.
     """
 
     server_rate: float = 1e-3
@@ -40,7 +44,7 @@ class Mixtures(Setting):
 
     @property
     def server(self) -> Optimizer:
-        """The server's Adam, with a rate of its own for phi if that differs."""
+        """The server's Adam, with a learning rate of its own for phi if that differs."""
         rates = (("phi", self.phi_rate),) if self.phi_rate != self.server_rate else ()
         return Optimizer("adam", lr=self.server_rate, rates=rates)
 
@@ -60,7 +64,7 @@ ABLATED: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {
 _LONG = (names.FEDAVG, names.BIASED, names.FEDMIX, names.ENSEMBLE)
 
 
-# What figures compare; Fig. 4 by data set, of which the digits have the label skew of CIFAR-10.
+# The methods of figures; those of Fig. 4 by data set: digits stand for CIFAR-10.
 FIG_3 = (names.FEDAVG, names.FEDMIX, names.ENSEMBLE, names.UNREGULARISED, names.ORIGINAL)
 _MIXTURES = (names.TWO, names.FEDMIX, names.PRUNING, names.BIAS)
 _SKEWED = (names.FEDAVG, *names.WIDE.values(), names.BIASED, names.LOCAL_GLOBAL, *_MIXTURES)
@@ -103,7 +107,7 @@ def widened(
 
 
 def fedavg(setting: Mixtures) -> dict[str, Any]:
-    """Return the fields that every algorithm of a setting shares."""
+    """Return the fields that all algorithms of a setting share."""
     return {"server": adam(setting.server_rate), **setting.local_round}
 
 
@@ -113,10 +117,13 @@ def fedmix(setting: Mixtures, **more: Any) -> dict[str, Any]:
 
 
 def methods(setting: Mixtures, **mixture: Any) -> dict[str, algorithms.FedAvg]:
-    """Return every algorithm that figures name; each says in what it differs from its like.
+    """Return every algorithm in the figures by name, with the fields in which it differs.
 
-    ``mixture`` are further fields of all mixtures. Local/Global has the paper's cut: the input
-    layer, or a ResNet's first block.
+    Local/Global has the paper's cut: the input layer, or a ResNet's first block.
+
+    Args:
+        setting: the setting.
+        mixture: further fields of all mixtures.
     """
     plain, mix = fedavg(setting), fedmix(setting, **mixture)
     ten, cut = {**mix, "experts": 10}, 4 if isinstance(setting.task.model, ResNet) else 3
@@ -149,9 +156,9 @@ def _of(*compared: str) -> Callable[[Mixtures, str], list[Run]]:
 
 
 def _label_skew(setting: Mixtures, dataset: str) -> list[Run]:
-    """Return Fig. 3 and 14: FedMix's variants, and the original mixture with S = 1 (Fig. 14b).
+    """Return the runs of Fig. 3 and 14: FedMix's variants, and the original mixture.
 
-    The rounds of the latter are epochs.
+    The original mixture of Fig. 14b has a single client, and its rounds are epochs.
     """
     apart: Any = setting.task.held_out
     one = MatchedHoldout(apart.pool, validation=apart.pool // 2, test=apart.test * 5)
@@ -164,7 +171,7 @@ def _label_skew(setting: Mixtures, dataset: str) -> list[Run]:
 
 
 def _communication(setting: Mixtures, dataset: str) -> list[Run]:
-    """Return the curves of Fig. 4; on FEMNIST gates are averaged, as local ones overfit."""
+    """Return the runs of Fig. 4; on FEMNIST gates are averaged, because local ones overfit."""
     known = methods(setting, **({"gates": "averaged"} if dataset == "femnist" else {}))
     times = {name: times for times, name in names.WIDE.items()}
 
@@ -176,7 +183,7 @@ def _communication(setting: Mixtures, dataset: str) -> list[Run]:
 
 
 def _long(setting: Mixtures, dataset: str) -> list[Run]:
-    """Return the methods of Fig. 1, 3, 4, 13 and 14, and FedAvg that sends as much as FedMix."""
+    """Return the methods of Fig. 1, 3, 4, 13 and 14, and FedAvg with the traffic of FedMix."""
     return [*_of(*_LONG)(setting, dataset), Run(names.WIDE[4], wider(setting, 4))]
 
 
@@ -196,10 +203,10 @@ def _ablation(setting: Mixtures, dataset: str) -> list[Run]:
 
 
 def _permuted(setting: Mixtures, dataset: str) -> list[Run]:
-    """Return the numbers of experts of Fig. 8; four permutations are there to be found.
+    """Return the numbers of experts of Fig. 8, where clients have one of four permutations.
 
-    With as many experts also at half the server's rate in twice the rounds, so that permutations
-    have time to part before an expert falls behind.
+    Four experts are also run at half the server's rate for twice the rounds, so that permutations
+    have time to separate before an expert falls behind.
     """
     slow = replace(setting, server_rate=setting.server_rate / 2, phi_rate=setting.phi_rate / 2)
     slower = {names.SLOWER: _clustered(slow, 4, rounds=2 * setting.rounds)}
@@ -209,7 +216,7 @@ def _permuted(setting: Mixtures, dataset: str) -> list[Run]:
 def _permuted_as_printed(setting: Mixtures, dataset: str) -> list[Run]:
     """Return these numbers of experts with the classic LeNet-5, and four with the network of A01.
 
-    Data and rates are the paper's, which calls its network "LeNet-5" and says no more of it.
+    Data and rates are the paper's, which calls its network "LeNet-5" without further details.
     """
     classic = replace(setting, task=replace(setting.task, model=LeNet()))
     runs = {names.with_k(k): _clustered(classic, k) for k in names.KS}
@@ -226,7 +233,7 @@ def _clustered(setting: Mixtures, experts: int, **more: int) -> Experiment:
 def _new_clients(setting: Mixtures, dataset: str) -> list[Run]:
     """Return FedAvg and FedMix on all clients, FedMix with p(s|x), and newcomers with labels.
 
-    For the latter four fifths of the clients federate, and the others join.
+    For the newcomers, four fifths of the clients federate, and the others join.
     """
     known, everyone = methods(setting), setting.task.partition
     clients, first = setting.clients, setting.clients * 4 // 5
@@ -245,7 +252,7 @@ def _new_clients(setting: Mixtures, dataset: str) -> list[Run]:
 
 
 def _privacy(setting: Mixtures, dataset: str) -> list[Run]:
-    """Return one round with all clients, from a fresh or a trained model, with an audit."""
+    """Return audits of one round with all clients, from an initial or a trained model."""
     known, runs, audited = methods(setting), [], {**ONCE, "audit_labels": True}
     for method in (names.FEDAVG, names.BIASED, names.FEDMIX):
         one = known[method]
@@ -259,9 +266,10 @@ def _privacy(setting: Mixtures, dataset: str) -> list[Run]:
 
 
 def guarded(setting: Mixtures) -> dict[str, Experiment]:
-    """Return FedMix's training run as it is, and with differential privacy.
+    """Return FedMix's training run without and with differential privacy.
 
-    ``CLIP`` is about what half of the clients send in a round of digits; noise is in units of it.
+    ``CLIP`` is about the median norm of a client's message in a round of digits; the noise is in
+    units of it.
     """
     plain = algorithms.FedMix(**fedmix(setting))
     made: dict[str, algorithms.FedAvg] = {names.FEDMIX: plain}
@@ -272,13 +280,14 @@ def guarded(setting: Mixtures) -> dict[str, Experiment]:
 
 
 def overheard(experiment: Experiment) -> tuple[Any, ...]:
-    """Return what the messages of a FedMix's audited run say of phi, replayed, and the truth.
+    """Return what the server sees of phi in an audited run of FedMix, and the truth.
 
-    The clients' updates of phi ``[S, classes, K]``, q(z|y) before ``[classes, K]``, the clients'
-    label shares ``[S, classes]``, p(s) ``[S]``, and what the classes are called.
+    The run is replayed on the CPU, in memory, because audits store their findings and not the
+    messages; a first stage is trained unless it is stored.
 
-    On the CPU, in memory; a first stage is trained unless it is stored. What an audit stores are
-    its findings: this has the messages themselves.
+    Returns:
+        The clients' updates of phi ``[S, classes, K]``, q(z|y) before the round ``[classes, K]``,
+        the clients' label shares ``[S, classes]``, p(s) ``[S]``, and the names of the classes.
     """
     fed = experiment.task.build(experiment.seed, "cpu")
     stages = [run_with_state(stage, device="cpu", progress=False) for stage in experiment.before]

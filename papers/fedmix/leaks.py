@@ -1,4 +1,4 @@
-"""What hides the labels in FedMix's phi from a server, and how well: sums of clients, and noise."""
+"""How well sums over clients and noise hide the labels in FedMix's phi from a server."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,23 +8,27 @@ from sklearn.metrics import roc_curve
 
 from fedlib.privacy.labels import Flags, Floats, from_rows, set_from_rows, total_variation
 
-DRAWS = 20  # whose mean is a number of a table
+DRAWS = 20  # random draws behind each number of a table
 
 
 def noisy(difference: Floats, noise: float, rng: np.random.Generator) -> Floats:
     """Return phi's updates ``[S, classes, K]`` with Gaussian noise on every number.
 
-    ``noise`` is its standard deviation in units of the root mean square of a client's own update.
-    No guarantee of differential privacy follows: nothing is clipped.
+    Nothing is clipped: this is no differential privacy.
+
+    Args:
+        difference: the updates.
+        noise: the standard deviation, relative to the root mean square of a client's own update.
+        rng: the random numbers.
     """
     size = np.sqrt((difference**2).mean((-2, -1), keepdims=True))
     return difference + noise * size * rng.standard_normal(difference.shape)
 
 
 def lengths(update: Floats) -> Floats:
-    """Return the length of a client's rows of phi over their root mean square; 0 if all are 0.
+    """Return the norms of a client's rows of phi over their root mean square; 0 if all are 0.
 
-    That is against each client's own noise, of which all rows of a client have the same.
+    They are relative because all rows of a client have the same noise.
     """
     length = np.sqrt((update**2).sum(-1))
     whole = np.sqrt((length**2).mean(-1, keepdims=True))
@@ -32,9 +36,9 @@ def lengths(update: Floats) -> Floats:
 
 
 def balanced_accuracy(guess: Flags, held: Flags) -> float:
-    """Return the mean of how often held and missing labels are found; a coin has 1/2.
+    """Return the mean of the rates at which held and missing labels are found; chance is 1/2.
 
-    NaN where all or none are held: then there is nothing to tell apart.
+    NaN if all labels or none are held.
     """
     if held.all() or not held.any():
         return float("nan")
@@ -44,7 +48,7 @@ def balanced_accuracy(guess: Flags, held: Flags) -> float:
 def best_threshold(score: Floats, held: Flags) -> float:
     """Return the balanced accuracy of the best test "held if the score exceeds a threshold".
 
-    The threshold is chosen by the truth: no server can do better with these scores.
+    The threshold is chosen by the truth, so that no server can do better with these scores.
     """
     if held.all() or not held.any():
         return float("nan")
@@ -55,12 +59,20 @@ def best_threshold(score: Floats, held: Flags) -> float:
 def leak_of_sums(
     difference: Floats, q_y: Floats, truth: Floats, share: Floats, sizes: Sequence[int], seed: int
 ) -> pd.DataFrame:
-    """Return what the sum of some clients' updates of phi says, by the number of clients.
+    """Return what the sum of several clients' updates of phi reveals, by the number of clients.
 
-    ``truth`` ``[S, classes]`` are the label shares, ``share`` ``[S]`` is p(s). Columns clients;
-    set, the balanced accuracy of taking the sum's label set for every client's; own, the distance
-    of the sum's shares from a client's; cohort, from those of all examples of these clients. Means
-    over 20 random cohorts.
+    Args:
+        difference: the updates ``[S, classes, K]``.
+        q_y: q(z|y) before the round, ``[classes, K]``.
+        truth: the label shares ``[S, classes]``.
+        share: p(s) ``[S]``.
+        sizes: the numbers of clients.
+        seed: of the random cohorts.
+
+    Returns:
+        Means over 20 random cohorts: columns clients; set, the balanced accuracy of taking the
+        sum's label set for every client's; own, the distance of the sum's shares from a client's;
+        and cohort, that from the shares of all examples of these clients.
     """
 
     def judged(size: float, rng: np.random.Generator) -> dict[str, float]:
@@ -80,10 +92,11 @@ def leak_of_sums(
 def leak_behind_noise(
     difference: Floats, q_y: Floats, truth: Floats, levels: Sequence[float], seed: int
 ) -> pd.DataFrame:
-    """Return what single noisy updates of phi say, by the noise that `noisy` adds.
+    """Return what single noisy updates of phi reveal, by the noise that `noisy` adds.
 
-    Columns noise; set, the balanced accuracy of the best test of the length of a row; own, the
-    distance of the shares that `from_rows` finds. Means over 20 draws.
+    Returns:
+        Means over 20 draws: columns noise; set, the balanced accuracy of the best test of a row's
+        norm; and own, the distance of the shares that `from_rows` finds.
     """
 
     def judged(level: float, rng: np.random.Generator) -> dict[str, float]:
@@ -97,7 +110,7 @@ def leak_behind_noise(
 def _means(
     name: str, levels: Sequence[float], judged: Callable[..., dict[str, float]], seed: int
 ) -> pd.DataFrame:
-    """Return the means of what is judged in some draws, a row for each level of ``name``."""
+    """Return the means of a measure over several draws, a row for each level of ``name``."""
     rng = np.random.default_rng(seed)
     rows = [{name: level, **judged(level, rng)} for level in levels for _ in range(DRAWS)]
     return pd.DataFrame(rows).groupby(name, as_index=False).mean()

@@ -1,4 +1,4 @@
-"""From what runs of 004 stored to what its tables and figures show, and what it published."""
+"""Analysis of 004: from stored metrics to its tables and figures, beside the published numbers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from math import nan
@@ -23,7 +23,7 @@ from papers.pm_moe.experiments import PRIVATE_PARTS
 from papers.published import floors, published
 from papers.scaled import MAJORITY
 
-EPOCHS, ROUNDS = 50, 2000  # of gates, and of the first stage before them
+EPOCHS, ROUNDS = 50, 2000  # the paper's: of gates, and of the first stage
 # How 004 calls the data sets.
 PRINTED = {
     "mnist": "MNIST",
@@ -37,16 +37,16 @@ PRINTED = {
 # "+MoE+Denoising", so it is the stage with denoising.
 _WRITTEN = {"FedGEN": "FedGen", "+MOE": WITH_MOE, "+PM-MOE": DENOISED, "+MOE+Denoising": DENOISED}
 RUN = ["method", "seed", "S", STAGE]
-BEST = "PM-MOE"  # as 004 calls the best of nine
+BEST = "PM-MOE"  # the name in 004 of the best of nine
 NINE_MEAN = "mean of nine"
-# The gain of what: what is reported, and over which round of the first stage.
+# Rules of reporting a gain: which number, and over which round of the first stage.
 ALL, LARGEST, CHOSEN = "all clients", "largest of M + 1", "all, over the best round"
-# What tells which labels clients hold: their private parts, or guesses that know no client.
+# Sources of label sets: private parts, and guesses that are the same for all clients.
 READ, ASKED = "the numbers of a private part", "what a private part answers"
 CONSTANT = ("all labels", "the labels of most clients")
-SIDES = "with private parts", "without private parts"  # what headings compare
+SIDES = "with private parts", "without private parts"  # families that headings compare
 NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
-# What a gate is made of: the choice of 004 first, then the others that Fig. 5 compares.
+# Choices of a gate: that of 004 first, then the others that Fig. 5 compares.
 PARTS: dict[str, tuple[int | str, ...]] = {
     "layers": (4, 3, 2, 1),
     "activation": ("leaky_relu", *(a for a in ACTIVATIONS if a != "leaky_relu")),
@@ -57,14 +57,14 @@ SPELT |= {"mish": "Mish", "xavier": "Xavier", "kaiming": "Kaiming"}
 
 
 def has_gates(frame: pd.DataFrame) -> bool:
-    """Return whether a frame has runs of PM-MoE, and not first stages alone."""
+    """Return whether a frame has runs of PM-MoE, and not only first stages."""
     return STAGE in frame and bool(frame[STAGE].eq(WITH_MOE).any())
 
 
 def scores(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return every run's accuracy over all clients' tests after the last round (004, eq. 31).
+    """Return the accuracy of every run over all clients' tests after the last round (004, eq. 31).
 
-    Columns method, stage, seed, S, value, and where a gate was chosen otherwise what.
+    Columns method, stage, seed, S, value, and one for each choice of a gate that a run varies.
     """
     table = frames.reported(frame, weighted=True)
     table = table[table["rule"] == "last"].drop(columns="rule")
@@ -74,7 +74,8 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
 def printed(item: str, dataset: str) -> pd.DataFrame:
     """Return the published accuracies of a table as fractions: method, stage, S, value, row.
 
-    No rows for a data set that 004 does not have. Table 3 has one method, the best of a data set.
+    There are no rows for a data set that 004 does not have. Table 3 has a single method, the best
+    one of a data set.
     """
     rows = published("004", item)
     here = rows["dataset"].eq(PRINTED.get(dataset, "")) & rows["metric"].str.contains("weighted")
@@ -91,7 +92,10 @@ def printed(item: str, dataset: str) -> pd.DataFrame:
 
 
 def best_printed(dataset: str) -> pd.DataFrame:
-    """Return what Table 1 has of "PM-MOE", the best of nine mixtures; columns as of ``printed``."""
+    """Return the numbers of "PM-MOE" in Table 1: the best of nine mixtures.
+
+    Columns as of `printed`.
+    """
     rows = printed("Table 1", dataset)
     return rows[rows["method"] == BEST].reset_index(drop=True)
 
@@ -99,9 +103,9 @@ def best_printed(dataset: str) -> pd.DataFrame:
 def best_of_nine(
     table: pd.DataFrame, diverged: Collection[str] = (), stage: str = DENOISED
 ) -> pd.DataFrame:
-    """Return the best of the nine at a stage by S and seed, chosen on tests as in 004's Table 1.
+    """Return the best of the nine methods at a stage, by S and seed, chosen on tests as in Table 1.
 
-    There is none as long as one of the nine is missing that has not ``diverged``.
+    There are no rows as long as one of the nine is missing that has not ``diverged``.
     """
     mixed = table[table[STAGE].eq(stage)]
     mixed = mixed[mixed["method"].isin(whole(NINE, mixed, diverged))]
@@ -110,20 +114,24 @@ def best_of_nine(
 
 
 def label_sets(scores: np.ndarray) -> np.ndarray:
-    """Return which labels clients are taken to hold, bool as ``scores`` ``[clients, classes]``.
+    """Return which labels clients are taken to hold, bool ``[clients, classes]``.
 
-    Those whose score is above the mean of the client's scores: of heads that is 0, as what some
-    rows rise by others fall by (`fedlib.privacy.parts`).
+    These are the labels with scores above the mean of the client's scores. For heads, this mean is
+    0: the rows of a head that increase are balanced by others (`fedlib.privacy.parts`).
     """
     return np.asarray(scores > scores.mean(1, keepdims=True))
 
 
 def revealed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return how often it is told right whether a client holds a label, over clients and labels.
+    """Return the accuracy of telling whether a client holds a label, over clients and labels.
 
-    ``frame`` has runs of `fedlib.privacy.PartsAudit`. Columns method, seed, S, source, value. The
-    sources are what private parts say (`READ`, `ASKED`), and constant guesses (`CONSTANT`): all
-    labels of every client, and those that more than half of the clients hold.
+    Args:
+        frame: runs of `fedlib.privacy.PartsAudit`.
+
+    Returns:
+        Columns method, seed, S, source, value. Sources are what private parts reveal (`READ`,
+        `ASKED`), and constant guesses (`CONSTANT`): all labels for every client, and the labels
+        that more than half of the clients hold.
     """
     rows = []
     for run, logged in frame.groupby(["method", "seed", "S"], sort=False):
@@ -142,10 +150,10 @@ def revealed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_size(frame: pd.DataFrame, method: str) -> pd.DataFrame:
-    """Return by how much a method leads the majority-class baseline, by the size of its clients.
+    """Return by how much a method exceeds the majority-class baseline, by the size of its clients.
 
     A row per S: over all clients, weighted by their sizes, and over each quarter of them; means
-    with half their 95% intervals.
+    with half of their 95% intervals.
     """
     keys = ["S", "seed", "client"]
     ends = frames.ended(frame, "test_accuracy", each=True).set_index(keys)
@@ -164,9 +172,9 @@ def by_size(frame: pd.DataFrame, method: str) -> pd.DataFrame:
 
 
 def beside_floor() -> pd.DataFrame:
-    """Return the published accuracies of the fourteen methods and the floor of their partition.
+    """Return the published accuracies of the fourteen methods and the baseline of their partition.
 
-    Columns dataset, S, method, value, floor, as fractions; for the data sets that have a floor.
+    Columns dataset, S, method, value, floor, as fractions; for the data sets with a known baseline.
     """
     known = floors("004").rename(columns={"at": "S"})
     parts = [printed("Table 1", name).assign(dataset=name) for name in known["dataset"].unique()]
@@ -180,9 +188,12 @@ def _side(method: str) -> str:
 
 
 def sides(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of methods under the names of their families, ``SIDES``, a frame per S.
+    """Return rows with the families of methods, ``SIDES``, in place of the methods, a frame per S.
 
-    ``table`` has columns method, S, and any others; the floor, which is no method, is left out.
+    The majority-class baseline is left out.
+
+    Args:
+        table: columns method and S, and any others.
     """
     rows = without_floor(table)
     rows = rows.assign(method=rows["method"].map(_side))
@@ -190,9 +201,12 @@ def sides(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def each_as_a_run(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return families as `sides` does, with the mean of each method in the place of a seed's run.
+    """Return families as `sides` does, with the mean of each method in place of a seed's run.
 
-    ``table`` also has columns seed, round and value. The floor stays.
+    The majority-class baseline is kept.
+
+    Args:
+        table: columns method, S, seed, round and value.
     """
     means = table.groupby(["method", "S", "round"], as_index=False, sort=False)["value"].mean()
     of = means["method"].mask(means["method"].ne(MAJORITY), means["method"].map(_side))
@@ -201,9 +215,10 @@ def each_as_a_run(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def released_log() -> pd.DataFrame:
-    """Return what the released logs of FedCP's 2,001 rounds say (S = 20), in percent, by data set.
+    """Return the numbers in the released logs of FedCP (2,001 rounds, S = 20), in percent, by data
+    set.
 
-    "best_round_accuracy" is the largest on tests; with it what Table 2 has with PM-MoE.
+    "best_round_accuracy" is the largest on tests; beside it is Table 2's number with PM-MoE.
     """
     log = published("004", "released log")
     wide = log.pivot_table("value", "dataset", "metric", sort=False).rename_axis(columns=None)
@@ -213,7 +228,7 @@ def released_log() -> pd.DataFrame:
 
 
 def tabled(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
-    """Return scores with half their 95% intervals and [the published], by method and S."""
+    """Return scores with half of their 95% intervals and [the published], by method and S."""
     theirs = called(known).set_index(["method", "S"])["value"].to_dict()
     cells = {
         (method, f"S = {s:g}"): frames.stated(runs["value"], theirs.get((method, s)))
@@ -223,11 +238,15 @@ def tabled(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return the means of several tables by method, a frame per S, as dots need them.
+    """Return the means of several tables by method, a frame per S, as `plotting.dots` draws them.
 
-    ``groups`` are tables with columns method, S, value: a row per seed, or one if published. What
-    the first does not have is left out. Columns row, group, mean, low, high, values: the 95%
-    interval over rows, none for fewer than three, and these.
+    Args:
+        groups: by name of the group, columns method, S, value: a row per seed, or one if published.
+            Methods and S that the first table lacks are left out.
+
+    Returns:
+        By title, columns row, group, mean, low, high (the 95% interval over rows, none for fewer
+        than three), and values.
     """
     every = pd.concat([called(table).assign(group=group) for group, table in groups.items()])
     first = every[every["group"] == next(iter(groups))]
@@ -239,9 +258,9 @@ def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def gains(table: pd.DataFrame, stage: str = DENOISED, over: str = "") -> pd.DataFrame:
-    """Return what a stage adds to another one of the same method: method, S, seed, value.
+    """Return the gain of a stage over another one of the same method, and the accuracies of both.
 
-    And what they have after and before it. Of the nine methods, in their order.
+    Columns method, S, seed, value, after and before, for the nine methods in their order.
     """
     nine = table[table["method"].isin(NINE)].set_index(["method", "S", "seed"])
     after, before = (nine.loc[nine[STAGE] == s, "value"] for s in (stage, over))
@@ -253,7 +272,7 @@ def gains(table: pd.DataFrame, stage: str = DENOISED, over: str = "") -> pd.Data
 def gains_over_chosen(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the gains of PM-MoE over its first stage at the round that is best on validation.
 
-    Mixtures stand on the last round, which can be a bad one. Columns as of `gains`.
+    PM-MoE itself starts from the last round, which may be a bad one. Columns as of `gains`.
     """
     first = frames.reported(frame[frame[STAGE].eq("")], weighted=True)
     best = first[first["rule"] == "best on validation"].drop(columns="rule")
@@ -262,9 +281,10 @@ def gains_over_chosen(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_stage(gains: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return tables of `gains` by S for what headings tell: their names are methods.
+    """Return tables of `gains` by S for the findings in headings: the tables' names are methods.
 
-    Of what all of the tables have; "alone" is what the first has before.
+    Only the methods, S and seeds of all tables are included; "alone" is the first table's column
+    before.
     """
     keys = ["method", "S", "seed"]
     after = {name: table.set_index(keys)["after"] for name, table in gains.items()}
@@ -275,18 +295,21 @@ def by_stage(gains: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def beside_published(ours: pd.DataFrame, theirs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return measured gains and published ones in points, a frame per S, as dots need them.
+    """Return measured and published gains in points, a frame per S, as `plotting.dots` draws them.
 
-    A row per method, and before them their mean; ``theirs`` may be of some methods.
+    There is a row per method, and their mean comes first; the published gains may be of some
+    methods.
     """
     theirs = _with_mean(theirs) if theirs["method"].nunique() == len(NINE) else _in_points(theirs)
     return ranges({"measured": _with_mean(ours), "published": theirs})
 
 
 def overview(gains: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
-    """Return the mean gain of the nine by data set and S, measured and published, as dots need it.
+    """Return the mean gain of the nine by data set and S as `plotting.dots` draws it.
 
-    ``gains`` has `beside_published` by data set; values are the gains of the nine methods.
+    Args:
+        gains: the result of `beside_published` by data set; the gains of the nine methods become
+            the values.
     """
     parts = []
     for name, by_s in gains.items():
@@ -309,20 +332,20 @@ def _with_mean(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def error_spreads(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the ratio of variances of experts' errors by method, as dots need it, S in groups."""
+    """Return the variance ratio of experts' errors by method for `plotting.dots`; groups are S."""
     table = frames.ended(frame, "error_spread")
     table = table[table[STAGE] == WITH_MOE].drop(columns=STAGE)
     return pd.concat(rows.assign(group=s) for s, rows in ranges({"": table}).items())
 
 
 def table_2(table: pd.DataFrame, dataset: str) -> pd.DataFrame:
-    """Return the nine alone and with denoised PM-MoE, and the floor, as `tabled`."""
+    """Return the nine methods alone and with denoised PM-MoE, and the baseline, as `tabled`."""
     rows = table[table[STAGE].ne(WITH_MOE) & table["method"].ne(SYNCHRONOUS)]
     return tabled(rows, printed("Table 2", dataset))
 
 
 def table_4(table: pd.DataFrame, dataset: str) -> pd.DataFrame:
-    """Return the mean of the nine with PM-MoE beside Fed-Syn-MoE and the floor, as `tabled`."""
+    """Return the mean of the nine with PM-MoE, Fed-Syn-MoE and the baseline, as `tabled`."""
     nine = table[table[STAGE] == DENOISED]
     mean = nine.groupby([STAGE, "S", "seed"], as_index=False)["value"].mean()
     others = table[table["method"].isin([SYNCHRONOUS, MAJORITY])]
@@ -331,17 +354,17 @@ def table_4(table: pd.DataFrame, dataset: str) -> pd.DataFrame:
 
 
 def stages_of(table: pd.DataFrame, method: str) -> pd.DataFrame:
-    """Return a method's mixtures at S = 0 with and without denoising, for what headings tell."""
+    """Return a method's mixtures at S = 0, with and without denoising, for findings."""
     rows = table[table["method"].eq(method) & table["S"].eq(0)]
     names = {WITH_MOE: "all experts", DENOISED: "denoised"}
     return rows.assign(method=rows[STAGE].map(names)).dropna(subset="method")
 
 
 def ablation(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the nine methods alone, with PM-MoE, and with some experts left out (Table 3).
+    """Return the nine methods alone, with PM-MoE, and with denoising (Table 3).
 
-    Mean, half the 95% interval, (seeds), of scores at one S; below them the floor, which has
-    nothing to mix.
+    Cells have the mean, half of the 95% interval, and (seeds), of scores at one S. The last row is
+    the majority-class baseline.
     """
     steps = {"": "alone", WITH_MOE: "PM-MoE", DENOISED: "denoised"}
     said = table.groupby(["method", STAGE])["value"].agg(frames.stated).unstack()
@@ -354,16 +377,20 @@ def prefixes(
 ) -> np.ndarray:
     """Return the accuracy of the federation with none, one, ..., all clients converted.
 
-    ``before`` and ``after`` are the clients' accuracies without and with a mixture, ``sizes``
-    their weights, ``order`` that in which they are converted. 004's released code reports the
-    largest of these M + 1 numbers.
+    004's released code reports the largest of these M + 1 numbers.
+
+    Args:
+        before: the clients' accuracies without a mixture.
+        after: those with a mixture.
+        sizes: the clients' weights.
+        order: the order in which clients are converted.
     """
     converted = np.argsort(order) < np.arange(len(order) + 1)[:, None]
     return (np.where(converted, after, before) @ sizes) / sizes.sum()
 
 
 def evaluated(frame: pd.DataFrame, method: str, s: float, seed: int) -> np.ndarray:
-    """Return 004's M + 1 evaluations of one method's second stage, in a random order of clients."""
+    """Return the M + 1 evaluations of a method's second stage, in a random order of clients."""
     run = frame[frame["method"].eq(method) & frame["S"].eq(s) & frame["seed"].eq(seed)]
     alone, mixed = (run[run[STAGE] == name] for name in ("", DENOISED))
     ends = [frames.last(rows, "test_accuracy") for rows in (alone, mixed)]
@@ -375,9 +402,9 @@ def evaluated(frame: pd.DataFrame, method: str, s: float, seed: int) -> np.ndarr
 
 
 def course(frame: pd.DataFrame, method: str) -> pd.DataFrame:
-    """Return the gain in each of a method's M + 1 evaluations in points, S = 0, first seed.
+    """Return the gain in each of a method's M + 1 evaluations in points (S = 0, first seed).
 
-    Columns method, seed, at (how many clients are converted), value.
+    Columns method, seed, at (the number of converted clients), value.
     """
     values = 100 * evaluated(frame, method, 0.0, 0)
     gained = {"at": range(len(values)), "value": values - values[0]}
@@ -385,13 +412,13 @@ def course(frame: pd.DataFrame, method: str) -> pd.DataFrame:
 
 
 def reporting(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the gains of PM-MoE by what is reported: method, S, seed, all, maximum.
+    """Return the gains of PM-MoE by way of reporting: method, S, seed, all, maximum.
 
-    ``all`` is the gain of the federation in which all clients are converted, ``maximum`` that of
-    the best of 004's evaluations, which cannot be negative.
+    ``all`` is the gain of the federation with all clients converted, ``maximum`` that of the best
+    of 004's evaluations, which cannot be negative.
     """
     runs = gains(scores(frame))[["method", "S", "seed"]]
-    few = frame[frame["metric"].isin(["test_accuracy", "examples"])]  # of many
+    few = frame[frame["metric"].isin(["test_accuracy", "examples"])]  # speeds up the loop
     courses = [evaluated(few, *run) for run in runs.itertuples(index=False)]
     gained = {"all": [c[-1] - c[0] for c in courses], "maximum": [c.max() - c[0] for c in courses]}
     return runs.assign(**gained)
@@ -400,8 +427,8 @@ def reporting(frame: pd.DataFrame) -> pd.DataFrame:
 def local_gate_weights(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the gate weight of the client's own base in each run of Fed-Syn-MoE, and its accuracy.
 
-    A row per S and seed, its index; columns before and after (training), means over tests in which
-    every label counts alike, and accuracy.
+    The index is S and seed. Columns before and after (training), means over tests in which all
+    labels have equal weight, and accuracy.
     """
     runs = frame[frame["method"] == SYNCHRONOUS]
     own = runs[runs["metric"].eq("test_gate") & runs["expert"].eq(1)].sort_values("round")
@@ -411,10 +438,10 @@ def local_gate_weights(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def second_stage_cost(panel: Panel) -> dict[int, float]:
-    """Return what a second stage of FedCP costs as a share of its first (A.9), by seed, S = 0.
+    """Return the cost of FedCP's second stage as a share of its first (A.9), by seed, at S = 0.
 
-    In CPU seconds, as the paper has it: 50 epochs of gates after 2,000 rounds, from the seconds of
-    an epoch and of a round here.
+    It is computed in CPU seconds for the paper's 50 epochs of gates after 2,000 rounds, from the
+    seconds of an epoch and of a round here.
     """
     found = {}
     for run, experiments in PRIVATE_PARTS.by_run(panel.scale, panel.dataset, ["FedCP"]):
@@ -429,9 +456,9 @@ def second_stage_cost(panel: Panel) -> dict[int, float]:
 
 
 def own_weight(frame: pd.DataFrame) -> dict[int, float]:
-    """Return by how much gates weigh a client's own private part above 1 / M, by seed, at S = 0.
+    """Return the gate weight of a client's own private part, times M, by seed, at the least S.
 
-    A ratio, 1 for an even gate: mean over clients and methods, after the last epoch.
+    It is 1 for an even gate: the mean over clients and methods after the last epoch.
     """
     mixed = frame[frame[STAGE].eq(WITH_MOE) & frame["S"].eq(frame["S"].min())]
     last = frames.last(mixed, "gate_share")
@@ -440,9 +467,10 @@ def own_weight(frame: pd.DataFrame) -> dict[int, float]:
 
 
 def told_gains(frame: pd.DataFrame, dataset: str) -> dict[str, pd.DataFrame]:
-    """Return the gains of PM-MoE by the rule that reports them: method, S, seed, value, and others.
+    """Return the gains of PM-MoE by the rule of reporting: method, S, seed, value, and others.
 
-    In both ways of `reporting`, over the first stage's best round, and as Table 2 prints them.
+    The rules are the two of `reporting`, the gain over the first stage's best round, and Table 2 as
+    printed.
     """
     told = reporting(frame)
     ways = {ALL: told["all"], LARGEST: told["maximum"]}
@@ -452,19 +480,19 @@ def told_gains(frame: pd.DataFrame, dataset: str) -> dict[str, pd.DataFrame]:
 
 
 def mean_gains(gained: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the mean over methods and seeds of `told_gains` in points, a row per S."""
+    """Return the mean of `told_gains` over methods and seeds in points, a row per S."""
     means = {way: 100 * rows.groupby("S")["value"].mean() for way, rows in gained.items()}
     return pd.DataFrame(means).round(2)
 
 
 def unchosen(table: pd.DataFrame, *but: str) -> pd.DataFrame:
-    """Return the runs in which nothing of a gate was chosen otherwise, ``but`` for some choices."""
+    """Return the runs with the default of every choice of a gate, ``but`` for some choices."""
     others = table[table.columns.difference([*RUN, "value", *but])]
     return table[others.isin([np.nan, ""]).all(axis=1)]
 
 
 def second_stages(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the scores of second stages, as ``called``: no row of the nine alone."""
+    """Return the scores of second stages, with names as of `called`; not the nine alone."""
     named = called(table)
     return named[~named["method"].isin(NINE)]
 
@@ -472,13 +500,19 @@ def second_stages(table: pd.DataFrame) -> pd.DataFrame:
 def varied(
     table: pd.DataFrame, choice: str, default: float | str, given: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
-    """Return the mixtures in which one thing was chosen otherwise, and those of the ``default``.
+    """Return the mixtures that vary one choice, and those with its default.
 
-    ``table`` are scores; ``choice`` is one of ``NUMBERS`` or ``PARTS``, and ``given`` says which
-    others are not left as they are. Columns method, stage, S, seed, value, and the choice.
+    Args:
+        table: scores.
+        choice: one of ``NUMBERS`` or ``PARTS``.
+        default: its value in runs that do not vary it.
+        given: values of other choices that differ from their defaults.
+
+    Returns:
+        Columns method, stage, S, seed, the choice, and value.
     """
     given = given or {}
-    # Where only some runs are stored, no run may have chosen it: then nothing is compared.
+    # If only some runs are stored, a choice may have no run: then nothing is compared.
     table = table.reindex(columns=[*dict.fromkeys([*table.columns, STAGE, choice, *given])])
     rows = unchosen(table[table[STAGE] == WITH_MOE], choice, *given)
     rows = rows[rows[[*given]].eq(pd.Series(given)).all(axis=1)]
@@ -487,23 +521,25 @@ def varied(
 
 
 def from_default(rows: pd.DataFrame, choice: str, default: float | str) -> pd.DataFrame:
-    """Return the rows of ``varied`` with values less that of the ``default``, by run and seed."""
+    """Return the rows of `varied` with differences from the ``default``'s value, paired by run."""
     base = rows.loc[rows[choice] == default, [*RUN, "value"]]
     both = rows.merge(base, on=RUN, suffixes=("", "_base"))
     return both.assign(value=both["value"] - both["value_base"])[rows.columns]
 
 
 def by_value(panels: Mapping[str, pd.DataFrame], choice: str) -> dict[str, pd.DataFrame]:
-    """Return tables whose methods are the values of a choice, "k = 10", for what headings tell."""
+    """Return tables whose methods are the values of a choice, such as "k = 10", for findings."""
     text = f"{choice} = {{:g}}".format
     return {name: rows.assign(method=rows[choice].map(text)) for name, rows in panels.items()}
 
 
 def made_of(table: pd.DataFrame) -> pd.DataFrame:
-    """Return by how much each choice of ``PARTS`` differs from the first of its kind, by seed.
+    """Return the difference of each choice of ``PARTS`` from the first of its kind, by seed.
 
-    ``table`` are scores; the mixture of which nothing else is said is what the first choices make.
     Columns method, part, choice, S, seed, value.
+
+    Args:
+        table: scores; a run without any of the choices has the first of each.
     """
     found = []
     for part, (first, *others) in PARTS.items():
@@ -517,9 +553,10 @@ PLAIN, RENORMALISED = "k largest weights", "renormalised to 1"
 
 
 def by_top(table: pd.DataFrame, default: int) -> pd.DataFrame:
-    """Return by how many points each k differs from the default on the same seed, at one S.
+    """Return the difference in points of each k from the default on the same seed, at one S.
 
-    Of weights as they are, ``PLAIN``, and of those that sum to 1. Columns method, seed, k, value.
+    The methods are ``PLAIN``, with weights as they are, and ``RENORMALISED``, with weights that sum
+    to 1. Columns method, seed, k, value.
     """
     rows = table[table[STAGE] == WITH_MOE].reindex(columns=[*RUN, "value", *NUMBERS, "weights"])
     rows = unchosen(rows, "k", "weights").fillna({"k": default, "weights": ""})
@@ -532,14 +569,14 @@ def by_top(table: pd.DataFrame, default: int) -> pd.DataFrame:
 
 
 def differences(table: pd.DataFrame, choice: str, default: float) -> pd.DataFrame:
-    """Return by how many points each value of a choice differs from the default, by S, in words."""
+    """Return the differences of the values of a choice from its default in points, by S."""
     rows = from_default(varied(table, choice, default), choice, default)
     rows = _in_points(rows[rows[choice] != default])
     return rows.pivot_table("value", choice, "S", aggfunc=lambda v: frames.stated([*v]))
 
 
 def by_choice(differences: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the differences of ``made_of`` a frame per S, as dots need them."""
+    """Return the differences of `made_of`, a frame per S, as `plotting.dots` draws them."""
 
     def row(part: str, choice: int | str) -> str:
         if isinstance(choice, str):
@@ -553,16 +590,16 @@ def by_choice(differences: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def ranks(energies: np.ndarray) -> np.ndarray:
-    """Return each client's experts by rank, 0 for the least confidence and 1 for the most."""
+    """Return the ranks of each client's experts, from 0 (least confidence) to 1 (most)."""
     return (stats.rankdata(energies, axis=1) - 1) / (energies.shape[1] - 1)
 
 
 def told(energies: Mapping[float, np.ndarray], dimensions: int) -> pd.DataFrame:
-    """Return what the confidences ``[clients, M]`` of each temperature T say, a row each.
+    """Return a summary of the confidences ``[clients, M]`` of each temperature T, a row each.
 
-    "T log D" is what every score has, whatever the expert; "spread" is what is left, the mean over
-    clients of the standard deviation over experts; "order as at T = ..." the mean over clients of
-    the rank correlation with the scores of the highest temperature.
+    "T log D" is a constant that all scores share; "spread" is the mean over clients of the standard
+    deviation over experts; "order as at T = ..." is the mean over clients of the rank correlation
+    with the scores at the highest temperature.
     """
     first, rows = max(energies), []
     for t, scores in energies.items():
@@ -574,9 +611,13 @@ def told(energies: Mapping[float, np.ndarray], dimensions: int) -> pd.DataFrame:
 
 
 def temperatures(panel: Panel, table: pd.DataFrame) -> pd.DataFrame:
-    """Return `told` of a panel's stored confidences, S = 0, with the accuracy at each S.
+    """Return `told` of a panel's stored confidences at S = 0, with the accuracy at each S.
 
-    Of the first seed and the first method of which gates are studied; ``table`` are the scores.
+    They are those of the first seed, and of the first method whose gates are studied.
+
+    Args:
+        panel: the panel.
+        table: its scores.
     """
     setting: Any = panel.setting
     rows, found = panel.frame[panel.frame["gamma"].eq(setting.gamma)], {}
@@ -593,9 +634,9 @@ def temperatures(panel: Panel, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def at_random(dimensions: int) -> np.ndarray:
-    """Return v ``[50 clients, 20 experts, D]``, whose sum is a cosine, of random outputs.
+    """Return v ``[50 clients, 20 experts, D]`` of random outputs, whose sum over D is a cosine.
 
-    Experts are near a client's own one by more or less.
+    Experts resemble a client's own expert to different degrees.
     """
     draw, clients, experts = np.random.default_rng(0), 50, 20
     own, near = draw.normal(size=(clients, 1, dimensions)), draw.normal(size=(clients, experts, 1))
@@ -622,7 +663,7 @@ def like_the_cosine(dimensions: Sequence[int], ts: Sequence[float]) -> pd.DataFr
 
 
 def heads_say(fed: Federation, state: State) -> torch.Tensor:
-    """Return what all heads that FedPer leaves say of all tests, logits ``[tests, clients, C]``."""
+    """Return the logits of all heads of FedPer on all tests, ``[tests, clients, C]``."""
     images = fed.test.inputs(torch.arange(len(fed.test.y), device=fed.device))
     h = fed.net.features(state.server_params, images)
     weight, bias = (state.client_params[f"head.{name}"] for name in ("weight", "bias"))
@@ -630,9 +671,15 @@ def heads_say(fed: Federation, state: State) -> torch.Tensor:
 
 
 def evened(said: torch.Tensor, t: float) -> torch.Tensor:
-    """Return every client's mixture: its own head weighs 1 - t, and t is dealt evenly to all heads.
+    """Return every client's mixture with weight 1 - t on its own head, and t spread evenly over all
+    heads.
 
-    ``said`` are logits ``[..., clients, C]`` of heads, and so is what is returned, of mixtures.
+    Args:
+        said: the heads' logits ``[..., clients, C]``.
+        t: the weight that is spread evenly.
+
+    Returns:
+        The logits of mixtures, of the same shape.
     """
     return said.lerp(said.mean(-2, keepdim=True), t)
 
@@ -640,10 +687,16 @@ def evened(said: torch.Tensor, t: float) -> torch.Tensor:
 def toward_even(
     said: torch.Tensor, y: torch.Tensor, tests: Sequence[torch.Tensor], ts: Sequence[float]
 ) -> pd.DataFrame:
-    """Return how often clients are right as their gates go from one-hot to even, mean over clients.
+    """Return the clients' mean accuracy as their gates go from one-hot to even.
 
-    ``said`` ``[tests, clients, C]`` and labels ``y`` ``[tests]`` are of all tests, of which
-    ``tests`` has the places of each client's own. Columns method (whose tests), seed, t, value.
+    Args:
+        said: the heads' logits ``[tests, clients, C]``.
+        y: the labels ``[tests]``.
+        tests: the indices of each client's own tests.
+        ts: the weights t of `evened`.
+
+    Returns:
+        Columns method (whose tests), seed, t, value.
     """
     rows = []
     for t in ts:

@@ -1,4 +1,4 @@
-"""What 004 claims: of fourteen methods, of a mixture of what nine keep private, and of gates."""
+"""The claims of 004: on fourteen methods, on a mixture of private parts, and on its gates."""
 
 from collections.abc import Collection
 from functools import partial
@@ -14,21 +14,21 @@ from papers.pm_moe import NINE, analysis
 from papers.pm_moe.experiments import PrivateParts
 from papers.scaled import MAJORITY
 
-HALF_A_POINT = 0.005  # about what 004 says that its mixture adds
-SHOWN = 0.00005  # half of what two printed decimals of a percentage show
-HUNDREDTH = 0.01  # the paper prints 0.39% of the first stage
-FEW = 0.05  # the share of methods that lose, where "all" improve
-GATED = "FedPer"  # whose gates are varied
+HALF_A_POINT = 0.005  # about the published gain of the mixture
+SHOWN = 0.00005  # half of the last printed digit of a percentage with two decimals
+HUNDREDTH = 0.01  # of the cost of the first stage; the paper prints 0.39%
+FEW = 0.05  # the share of methods that may lose if "all" improve
+GATED = "FedPer"  # the method whose gates are varied
 STRONGEST, DBE = "FedCP", "DBE"  # Table 3's method on images, and the one that gains most in print
 
 
 def fourteen_claims(
     table: pd.DataFrame, known: pd.DataFrame, diverged: Collection[str] = ()
 ) -> list[Claim]:
-    """Test what 004 says of its baselines (Table 1), and whether their order is the published.
+    """Test the claims on the baselines (Table 1), and whether their order is the published one.
 
-    Nothing is said of a family as long as one of its methods is missing that has not ``diverged``,
-    and nothing of sharing before two ratios were run.
+    Claims on a family are not made as long as one of its methods is missing that has not
+    ``diverged``, and the claim on shared classes is made only if two ratios S were run.
     """
     ratios = sorted(table["S"].unique())
     none, some = ratios[0], ratios[-1]
@@ -43,7 +43,7 @@ def fourteen_claims(
 
 
 def _ordered(table: pd.DataFrame, known: pd.DataFrame, s: float) -> Claim:
-    """Test the published order at an S among methods that share all, and among the nine."""
+    """Test the published order at an S within the methods that share all and within the nine."""
     claim, place, about = said("004", "order", s=s)
     theirs = known[known["S"] == s].dropna(subset="value").set_index("method")["value"].to_dict()
     families = {m: names.family(m) for m in (*names.TRADITIONAL, *NINE)}
@@ -52,10 +52,10 @@ def _ordered(table: pd.DataFrame, known: pd.DataFrame, s: float) -> Claim:
 
 
 def mixture_claims(frame: pd.DataFrame, diverged: Collection[str] = ()) -> list[Claim]:
-    """Test what 004 says of PM-MoE, its denoising, and the synchronous mixture (Tables 2 to 4).
+    """Test the claims on PM-MoE, its denoising, and the synchronous mixture (Tables 2 to 4).
 
-    PM-MoE is the stage with denoising, which is what Table 2 has (`analysis.printed`). Nothing is
-    said of all nine as long as one is missing that has not ``diverged``.
+    PM-MoE is the stage with denoising, as in Table 2 (`analysis.printed`). Claims on all nine
+    methods are not made as long as one is missing that has not ``diverged``.
     """
     table = analysis.scores(frame)
     nothing = table[table["S"] == table["S"].min()]
@@ -83,12 +83,15 @@ def mixture_claims(frame: pd.DataFrame, diverged: Collection[str] = ()) -> list[
     largest, all_of_them = (frames.by_seed(told, column) for column in ("maximum", "all"))
     chosen = {seed: largest[seed] - all_of_them[seed] for seed in largest}
     rows.append(("largest", chosen, ">", HALF_A_POINT))
-    # What the nine have alone is judged with the fourteen.
+    # The nine methods alone are judged with the fourteen.
     return judged("004", rows) + floor_claims(analysis.second_stages(table), "S")
 
 
 def lost(added: pd.DataFrame) -> dict[int, float]:
-    """Return which share of methods and S loses by PM-MoE more than two printed decimals show."""
+    """Return by seed the share of methods and S that lose accuracy by PM-MoE.
+
+    Losses that two printed decimals do not show are not counted.
+    """
     return frames.by_seed(added.assign(loses=added["value"].lt(-SHOWN).astype(float)), "loses")
 
 
@@ -112,7 +115,7 @@ def _of(method: str, gained: pd.DataFrame) -> pd.DataFrame:
 
 
 def revealed_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test A.4: private parts tell no more of a client's labels than the best constant guess."""
+    """Test A.4: private parts reveal no more of labels than the best constant guess."""
     table = analysis.revealed(frame)
     rows = []
     for method, told in table.groupby("method", sort=False):
@@ -125,13 +128,13 @@ def revealed_claims(frame: pd.DataFrame) -> list[Claim]:
 
 
 def _sides(gained: pd.DataFrame, table: pd.DataFrame) -> tuple[Numbers, str, dict[int, float]]:
-    """Return what methods have after a stage, that it should be more, and what they had before."""
+    """Return the accuracies after a stage, the rule ">", and the accuracies before it."""
     after = Numbers(frames.by_seed(gained, "after"), scored(table, method=MAJORITY))
     return after, ">", frames.by_seed(gained, "before")
 
 
 def gate_claims(table: pd.DataFrame, setting: PrivateParts) -> list[Claim]:
-    """Test what 004 says of its gates (Fig. 5 to 8): choices are means over S, numbers at each."""
+    """Test the claims on gates (Fig. 5 to 8): parts as means over S, numbers at each S."""
     made_of = {part: scored(analysis.made_of(table), part=part) for part in analysis.PARTS}
     choices = [(part, gained, "<", 0.0, {"unit": "points"}) for part, gained in made_of.items()]
     numbers = [row for _, here in table.groupby("S") for row in _of_numbers(here, setting)]
@@ -141,7 +144,7 @@ def gate_claims(table: pd.DataFrame, setting: PrivateParts) -> list[Claim]:
 
 
 def _of_numbers(table: pd.DataFrame, setting: PrivateParts) -> list[tuple[Any, ...]]:
-    """Return what is claimed of k, the rate and the epochs of a gate at one S."""
+    """Return the claims on k, the learning rate and the epochs of a gate at one S."""
     shared, every = table["S"].iloc[0], setting.clients
     best, others = (every, (min(setting.tops), every // 2)) if shared else (
         every // 2, (min(setting.tops), every)

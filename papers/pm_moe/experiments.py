@@ -1,4 +1,4 @@
-"""What 004 runs, and its settings at three scales: fourteen methods, PM-MoE, and its gates."""
+"""The experiments of 004 at three scales: fourteen methods, PM-MoE, and its gates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, replace
@@ -16,26 +16,39 @@ from fedrun import Experiment
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
 from papers.scaled import MAJORITY, ONCE, floor, sections, tasks
 
-# Whose private parts are read for labels: heads, a vector, and bases.
+# Methods whose private parts are audited: heads, a vector, and bases.
 REVEALING = ("FedPer", "FedRep", "FedRoD", "FedCP", "DBE", "LG-FedAvg")
 
 
 @value
 class PrivateParts(Setting):
-    """The rates and lengths of both phases, and what is compared.
+    """The rates and lengths of both stages, and the values that are compared.
 
-    ``rate`` is that of every client's SGD, but for the methods in ``rates``. A method's own numbers
-    are 004's, or where its scripts give none those of the method's paper: ``apart`` of FedCP,
-    ``near`` and ``decay`` of GPFL, ``kappa`` of DBE; ``header_rate`` is that of FedGH's server,
-    on the output layer; ``fitted`` are the steps of FedGen's generator per round and
-    ``generator`` the width of its noise and hidden layer, ``tuned`` the epochs of FedBABU's
-    fine-tuning. A gate is trained for ``gated`` epochs at ``gate_rate``, over the M / 2 largest
-    weights, or where a part of every class is shared over all M, as 004 finds best; ``gamma``
-    of the experts is left out as noise. ``ratios`` (S / 100) of every class are shared equally.
-    ``phi_rate`` and ``experts`` are FedMix's; ``select`` is which state of a federation is kept.
-    What a gate is made of is
-    studied on the methods ``studied``, one choice at a time: ``tops``, ``gate_rates``,
-    ``gate_epochs``, ``gammas`` and ``temperatures``. What has no default here differs by scale.
+    A method's own numbers are 004's, or those of the method's paper if 004's scripts give none.
+    Fields without a default differ by scale.
+
+    Attributes:
+        near, decay: of GPFL.
+        gate_rate: the learning rate of gates.
+        gamma: the share of the experts that denoising leaves out.
+        experts: of FedMix.
+        ratios: the shares (S / 100) of every class that are distributed equally.
+        gate_rates, gammas, temperatures: the values that are compared, one choice of a gate at a
+            time.
+        select: which state of a federation is kept.
+        rate: the learning rate of every client's SGD.
+        phi_rate: of FedMix.
+        rates: the learning rates of methods that have another one.
+        apart: lambda of FedCP.
+        kappa: of DBE.
+        header_rate: the learning rate of FedGH's server for the output layer.
+        fitted: the steps per round of FedGen's generator.
+        generator: the width of its noise and its hidden layer.
+        tuned: the epochs of FedBABU's fine-tuning.
+        gated: the epochs of a gate. It takes the M / 2 largest weights, or all M if a part of every
+            class is shared, as 004 finds best.
+        studied: the methods on which choices of a gate are compared.
+        tops, gate_epochs: the values that are compared.
     """
 
     near: float = 0.01
@@ -64,12 +77,12 @@ class PrivateParts(Setting):
     gate_epochs: tuple[int, ...]
 
     def sharing(self, ratio: float) -> Self:
-        """Return the setting with a ratio of every class shared equally."""
+        """Return the setting with a ratio of every class distributed equally."""
         return self.dealt(replace(self.task.partition, shared=ratio))  # type: ignore[call-arg]
 
     @property
     def shared(self) -> float:
-        """The ratio of every class that is shared equally."""
+        """The ratio of every class that is distributed equally."""
         return float(self.task.partition.shared)  # type: ignore[attr-defined]
 
 
@@ -96,23 +109,26 @@ def fourteen(setting: PrivateParts) -> dict[str, FedAvg]:
 
 
 def local_round(setting: PrivateParts, **more: Any) -> dict[str, Any]:
-    """Return the fields of what clients do in a round, with ``more``."""
+    """Return the fields of an algorithm that describe a client's round, with ``more``."""
     return {**setting.local_round, "client": sgd(setting.rate), **more}
 
 
 def stage(setting: PrivateParts, algorithm: FedAvg, **before: Experiment | None) -> Experiment:
-    """Return a stage that all clients train by themselves, for one round; ``before`` it others."""
+    """Return a stage of one round that all clients train by themselves, ``before`` it others."""
     return federated(setting, algorithm, **ONCE, **before)
 
 
 def at_home(setting: PrivateParts, epochs: int, after: Experiment | None = None) -> Experiment:
-    """Return a stage in which every client trains its own model, or tunes what it has."""
+    """Return a stage in which every client trains its own model, or fine-tunes one."""
     local = algorithms.Local(**local_round(setting, epochs=epochs))
     return stage(setting, local, first_stage=after)
 
 
 def first_stages(setting: PrivateParts) -> dict[str, Experiment]:
-    """Return the federations, FedBABU's with the fine-tuning that is part of it; and the floor."""
+    """Return the federations and the majority-class baseline.
+
+    FedBABU's federation is followed by the fine-tuning that is part of it.
+    """
     runs = {m: _federation(setting, a) for m, a in fourteen(setting).items()}
     runs[UNTUNED] = runs["FedBABU"]
     runs["FedBABU"] = at_home(setting, setting.tuned, runs[UNTUNED])
@@ -123,8 +139,12 @@ def first_stages(setting: PrivateParts) -> dict[str, Experiment]:
 def mixed(setting: PrivateParts, method: str, own_base: bool = True, **options: Any) -> Experiment:
     """Return PM-MoE over the private parts of a method: a second stage of its federation.
 
-    After FedBABU every client keeps its fine-tuned base, as released (A43), if it is to have its
-    ``own_base``, or else gets the server's.
+    Args:
+        setting: the setting.
+        method: one of ``NINE``.
+        own_base: whether, after FedBABU, every client keeps its fine-tuned base, as released (A43),
+            or else gets the server's.
+        options: further fields of PM-MoE.
     """
     of: Any = fourteen(setting)[method]
     if method == "FedBABU" and own_base:
@@ -146,7 +166,7 @@ def _federation(setting: PrivateParts, algorithm: FedAvg) -> Experiment:
 
 
 def _each_ratio(plan: Callable[[PrivateParts], Sequence[Run]]) -> Callable[..., Sequence[Run]]:
-    """Return a plan at every shared ratio, S in percent as in 004."""
+    """Return a plan at every shared ratio, with S in percent as in 004."""
     return lambda setting, dataset: [
         replace(run, where={"S": 100 * ratio, **run.where})
         for ratio in setting.ratios
@@ -155,7 +175,7 @@ def _each_ratio(plan: Callable[[PrivateParts], Sequence[Run]]) -> Callable[..., 
 
 
 def _mixtures(setting: PrivateParts) -> list[Run]:
-    """Return the nine methods, each alone, with PM-MoE and with denoising; and Fed-Syn-MoE."""
+    """Return the nine methods alone, with PM-MoE and with denoising; and Fed-Syn-MoE."""
     runs, alone = [], first_stages(setting)
     stages: dict[str, dict[str, Any]] = {WITH_MOE: {}, DENOISED: {"denoise": setting.gamma}}
     for m in NINE:
@@ -166,7 +186,7 @@ def _mixtures(setting: PrivateParts) -> list[Run]:
 
 
 def _revealed(setting: PrivateParts) -> list[Run]:
-    """Return what the private parts of some methods tell of their clients' labels (A.4)."""
+    """Return audits of what the private parts of some methods reveal of labels (A.4)."""
     of: dict[str, Any] = fourteen(setting)
     alone = first_stages(setting)
     return placed(
@@ -175,7 +195,7 @@ def _revealed(setting: PrivateParts) -> list[Run]:
 
 
 def _renormalised(setting: PrivateParts) -> list[Run]:
-    """Return mixtures of few experts whose weights sum to less than 1, and to 1 (A32)."""
+    """Return mixtures of few experts with weights that sum to less than 1, and to 1 (A32)."""
     runs = [Run(MAJORITY, floor(setting.task))]
     for method in setting.studied:
         runs.append(Run(method, first_stages(setting)[method]))
@@ -187,9 +207,9 @@ def _renormalised(setting: PrivateParts) -> list[Run]:
 
 
 def _study(setting: PrivateParts) -> list[Run]:
-    """Return what a gate is made of, one choice at a time (Fig. 5 to 8), and the floor.
+    """Return mixtures that vary the gate, one choice at a time (Fig. 5 to 8), and the baseline.
 
-    What is chosen anyway is the mixture of which nothing else is said.
+    A choice that is the default is the mixture without a choice in its place.
     """
     floored = floor(setting.task)
     runs = {floored: Run(MAJORITY, floored)}
@@ -203,7 +223,7 @@ def _study(setting: PrivateParts) -> list[Run]:
 
 
 def _choices(setting: PrivateParts) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return each choice by name, and the options of a mixture that make it."""
+    """Return the name of each choice with its value, and the options of a mixture that make it."""
     gate, gamma = GateNet(), setting.gamma
     depths = range(1, len(gate.hidden) + 2)
     return [
@@ -229,7 +249,7 @@ FOURTEEN = section("fourteen", _each_ratio(lambda setting: placed(first_stages(s
 PRIVATE_PARTS = section("private_parts", _each_ratio(_mixtures))
 GATES = section("gates", _each_ratio(_study))
 GATES_RENORMALISED = section("gates_renormalised", _each_ratio(_renormalised))
-# With federations whose state is chosen on validation examples, or that are five times as long.
+# Federations whose state is chosen on validation examples, or that are five times as long.
 PRIVATE_PARTS_CHOSEN = section("private_parts_chosen", _each_ratio(_mixtures))
 PRIVATE_PARTS_LONG = section("private_parts_long", _each_ratio(_mixtures))
 REVEALED = section("revealed_parts", _each_ratio(_revealed))

@@ -1,4 +1,4 @@
-"""What runs of 001 and 002 logged, as the frames behind their tables and figures."""
+"""Analysis of 001 and 002: from stored metrics to the frames of their tables and figures."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from papers.specialists.experiments import AS_PRINTED
 GLOBAL, OWN, HELD = METRICS = ("balanced_accuracy", "test_accuracy", "validation_accuracy")
 LOSSES = {"training": "train_loss", "validation": "validation_nll"}
 TESTS = {GLOBAL: "global test", OWN: "local test", HELD: "local validation"}
-# FedAvg's early stopping, which the paper states; without it the best state of all rounds is kept.
+# FedAvg's early stopping, as stated in 001; without it, the best state of all rounds is kept.
 STOPPED, UNSTOPPED = "early stopping", "no early stopping"
 SKEWS = ("least p", "largest p")
 _PRINTED = {
@@ -29,24 +29,30 @@ _PRINTED = {
 def scores(
     frame: pd.DataFrame, clients: int, metrics: Sequence[str] = METRICS, *, each: bool = False
 ) -> pd.DataFrame:
-    """Return what each run ended with: global, own and validation accuracy.
+    """Return the final accuracies of each run on global test, own test and validation examples.
 
-    Columns method, seed, p, q or alpha as the frame has them, metric and value, with ``each`` also
-    client; of the first ``clients`` clients, for which the personal stages were trained.
+    Args:
+        frame: the metrics of runs.
+        clients: the number of clients, from the first on, for which personal stages were trained.
+        metrics: the names of the metrics.
+        each: whether clients are returned, with a column client, in place of their mean.
+
+    Returns:
+        Columns method, seed, p, q or alpha as the frame has them, metric and value.
     """
     ends = [frames.ended(frame, m, clients, each=each).assign(metric=m) for m in metrics]
     return pd.concat(ends, ignore_index=True)
 
 
 def of_panel(panel: Panel) -> pd.DataFrame:
-    """Return the ``scores`` of a panel of 001 or 002."""
+    """Return the `scores` of a panel of 001 or 002."""
     return scores(panel.frame, panel.setting.tested)  # type: ignore[attr-defined]
 
 
 def as_stated(panels: Sequence[Panel]) -> list[Panel]:
-    """Return the panels of runs that stop FedAvg early, as 001 states, without other departures.
+    """Return the panels of runs with the early stopping that 001 states, without other departures.
 
-    Those whose planned seeds are all in: with fewer nothing is judged, as every look counts.
+    Panels without all of their planned seeds are left out, because each judgement counts as a look.
     """
     stated = [p.frame[p.frame["departure"].eq(AS_PRINTED)] for p in panels]
     both = zip(panels, stated, strict=True)
@@ -55,10 +61,14 @@ def as_stated(panels: Sequence[Panel]) -> list[Panel]:
 
 
 def printed(paper: str = "001", dataset: str = "") -> pd.DataFrame:
-    """Return Table 1 of 001, or of 002, as scores: data, method, metric, p, value in [0, 1], row.
+    """Return Table 1 of 001 or of 002: data, method, metric, p, value in [0, 1], row.
 
-    Of all data sets, or of one. Of the global accuracies on AG News those that were divided by
-    7,600 and not by 1,000 (all but the first row of Table 1e) are replaced by the rescaled ones.
+    Global accuracies on AG News that were divided by 7,600 in place of 1,000 (all but the first row
+    of Table 1e) are replaced by rescaled ones.
+
+    Args:
+        paper: "001" or "002".
+        dataset: one data set; "" for all.
     """
     rows = published(paper, "Table 1")
     rows = rows[rows["metric"].isin(_PRINTED)]
@@ -76,9 +86,9 @@ def printed(paper: str = "001", dataset: str = "") -> pd.DataFrame:
 
 
 def beside(table: pd.DataFrame, printed: pd.DataFrame, initial: pd.DataFrame) -> pd.DataFrame:
-    """Return Table 1: by test and p, every method's mean and interval, published in brackets.
+    """Return Table 1 by test and p: each method's mean and interval, [published].
 
-    And of how many runs the kept model is the ``initial`` one, or stands on it.
+    Cells also state how many runs kept the ``initial`` model, or stand on such a run.
     """
     known = printed.set_index(["metric", "p", "method"])["value"].to_dict()
     said = {}
@@ -91,9 +101,9 @@ def beside(table: pd.DataFrame, printed: pd.DataFrame, initial: pd.DataFrame) ->
 
 
 def gaps(table: pd.DataFrame, printed: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
-    """Return the accuracies of methods on both test sets, and by how much each is above print.
+    """Return the accuracies of methods on both test sets, with their gaps to published ones.
 
-    Columns method, metric, p, seed, value and gap, of what both tell.
+    Columns method, metric, p, seed, value and gap, value minus published.
     """
     known = printed.set_index(["method", "metric", "p"])["value"].rename("theirs")
     rows = table[table["method"].isin(methods) & table["metric"].isin([GLOBAL, OWN])]
@@ -117,9 +127,9 @@ def of_fedavg(table: pd.DataFrame, metric: str, over: str) -> pd.DataFrame:
 def losses(frame: pd.DataFrame) -> pd.DataFrame:
     """Return FedAvg's losses over its rounds at the least and the largest p (001's appendix).
 
-    Training: of a cohort while it trains, mean over a fiftieth of the rounds, as few clients of a
-    round make it noisy; validation: the mean over clients that were evaluated. Columns method
-    ("least p, training"), seed, round, value.
+    The training loss is that of a cohort while it trains, averaged over a fiftieth of the rounds,
+    because few clients per round make it noisy. The validation loss is the mean over the evaluated
+    clients. Columns method ("least p, training"), seed, round, value.
     """
     ours = frame[frame["method"] == FEDAVG]
     courses = [frames.curve(ours, metric).assign(of=of) for of, metric in LOSSES.items()]
@@ -132,9 +142,9 @@ def losses(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def moved(released: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
-    """Return what departures of the released code change: method, seed, metric, departure, value.
+    """Return the effect of departures of the released code: method, seed, metric, departure, value.
 
-    Differences to the ``plain`` scores are on the same seed and p, averaged over p.
+    Differences from the ``plain`` scores are paired by seed and p, and averaged over p.
     """
     both = released.merge(plain, on=["method", "seed", "metric", "p"], suffixes=("", "_plain"))
     both["value"] = both["value"] - both["value_plain"]
@@ -146,7 +156,8 @@ def moved(released: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
 def by_way(released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
     """Return scores as published, without early stopping of FedAvg, with it, and with departures.
 
-    Columns method, metric, p, way, seed and value, of those methods and p that departures change.
+    Only methods and p that departures change are included. Columns method, metric, p, way, seed and
+    value.
     """
     changed = released.rename(columns={"departure": "way"}).replace({"way": {AS_PRINTED: STOPPED}})
     parts = [printed.assign(way="published"), plain.assign(way=UNSTOPPED), changed]
@@ -158,8 +169,11 @@ def by_way(released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame) -
 def columns_by_way(table: pd.DataFrame) -> pd.DataFrame:
     """Return Table 1 with a column per way: published, without early stopping, and so on.
 
-    ``table`` is that of ``by_way``. A row by test, p and method of what is published; what is
-    measured is the mean with half its 95% interval and, in parentheses, the number of seeds.
+    Measured cells have the mean, half of its 95% interval and, in parentheses, the number of seeds.
+    There is a row by test, p and method of each published number.
+
+    Args:
+        table: the table of `by_way`.
     """
     place = ["metric", "p", "method"]
     ours = table[table["way"].ne("published")]
@@ -171,10 +185,13 @@ def columns_by_way(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def distances(table: pd.DataFrame) -> pd.DataFrame:
-    """Return how far scores by way are from the published ones, as ``plotting.dots`` draws it.
+    """Return the distances of scores from published ones by way, as `plotting.dots` draws them.
 
-    ``table`` is that of ``by_way``. A row by method, a group by way: the distance of the mean over
-    seeds in points, mean over both tests and those p at which the method has every way.
+    A row is a method, and a group a way. The distance is that of the mean over seeds in points,
+    averaged over both tests and those p at which the method has every way.
+
+    Args:
+        table: the table of `by_way`.
     """
     place = ["method", "metric", "p"]
     theirs = table[table["way"].eq("published")].set_index(place)["value"].rename("theirs")
@@ -189,19 +206,19 @@ def distances(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def at_q(table: pd.DataFrame, q: float) -> pd.DataFrame:
-    """Return the scores where the fraction q opts out, and *Local*'s, without q, at the same p."""
+    """Return the scores with the fraction q opting out, and *Local*'s at the same p."""
     here = table["q"] == q
     return table[here | (table["q"].isna() & table["p"].isin(table["p"][here]))]
 
 
 def of_figure(table: pd.DataFrame) -> list[float]:
-    """Return the fractions of Fig. 6: nobody opts out, and the two largest that there are."""
+    """Return the fractions of Fig. 6: no opting out, and the two largest fractions."""
     qs = sorted(table["q"].dropna().unique().tolist())
     return [*qs[:1], *qs[1:][-2:]]
 
 
 def ledger(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return what clients sent to the federation by q: those who take part and those who opted out.
+    """Return what participating and opted-out clients sent to the federation, by q.
 
     Means over seeds and p: clients, largest and smallest cohort, and megabytes sent in all.
     """

@@ -1,4 +1,4 @@
-"""What 001 and 002 claim, tested on runs: `papers/compared.csv` has what is compared."""
+"""The claims of 001 and 002: `papers/compared.csv` lists the comparisons."""
 
 from dataclasses import replace
 
@@ -11,13 +11,13 @@ from papers.scaled import FEDAVG, MAJORITY, TUNED
 from papers.specialists.analysis import GLOBAL, HELD, OWN, at_q, of_fedavg, of_figure
 from papers.specialists.experiments import MIXTURE, SMALL
 
-IID = (0.2, 0.5)  # p at which two majority classes hold their share: two of ten, or of four
-DEGRADED = 0.8  # p from which on FedAvg has degraded in 002
+IID = (0.2, 0.5)  # p without skew: the share of two majority classes of ten, or of four
+DEGRADED = 0.8  # the p from which on FedAvg is degraded according to 002
 KINDS = {"general": GLOBAL, "own": OWN, "held": HELD}
 
 
 def _compared(paper: str, of: str, table: pd.DataFrame, **words: object) -> list[Claim]:
-    """Test what is said of a table: ``low`` and ``high`` are its ends in p, others parts of it."""
+    """Test the comparisons of a table: ``low`` and ``high`` are its least and largest p."""
     if "p" in table:
         ps = sorted(table["p"].unique())
         parts: dict[str, object] = {"skewed": [p for p in ps if p > 0.5], "low": ps[0]}
@@ -30,17 +30,17 @@ def _compared(paper: str, of: str, table: pd.DataFrame, **words: object) -> list
 
 
 def generalisation_claims(table: pd.DataFrame) -> list[Claim]:
-    """Test what sec. 5 and 6 of 001 say of Table 1 and Fig. 3 and 4, without opting out."""
+    """Test the claims of 001, sec. 5 and 6, on Table 1, Fig. 3 and 4, without opting out."""
     iid = _compared("001", "i.i.d.", table) if table["p"].min() in IID else []
     every = _compared("001", "Table 1", table) + furthest_behind(table) + iid
     return every + floor_claims(table[table["metric"] == OWN], "p")
 
 
 def furthest_behind(table: pd.DataFrame) -> list[Claim]:
-    """Test "in all settings": the mixture against fine-tuning at the p that is most against it.
+    """Test "in all settings": the mixture against fine-tuning at its worst fraction p.
 
-    That is the p with the largest t statistic against the claim; p is multiplied by their number
-    (Bonferroni), as for so many looks.
+    That is the p with the least t statistic of the difference. The p-value is multiplied by the
+    number of fractions p (Bonferroni), as for so many looks.
     """
     at, ps = by(table, metric=GLOBAL), sorted(table["p"].unique())
     sides = {p: (at(MIXTURE, p=p), at(TUNED, p=p)) for p in ps}
@@ -56,22 +56,22 @@ def furthest_behind(table: pd.DataFrame) -> list[Claim]:
 
 
 def alpha_claims(table: pd.DataFrame) -> list[Claim]:
-    """Test what 001 says of Fig. 5: as with majority classes, so with Dirichlet shares."""
+    """Test the claims of 001 on Fig. 5: Dirichlet shares give the results of majority classes."""
     return _compared("001", "Fig. 5", table) + floor_claims(table[table["metric"] == OWN], "alpha")
 
 
 def architecture_claims(table: pd.DataFrame) -> list[Claim]:
-    """Test what 001 says of experts: any differentiable ones will do."""
+    """Test the claim of 001 that any differentiable experts will do."""
     small = table[table["method"].isin([SMALL, MAJORITY]) & table["metric"].eq(OWN)]
     return _compared("001", "Sec. 3", table) + floor_claims(small)
 
 
 def opt_out_claims(table: pd.DataFrame) -> list[Claim]:
-    """Test what 001 says of Fig. 6, where most clients opted out."""
+    """Test the claims of 001 on Fig. 6, in which most clients opt out."""
     iid = {"q": float(table["q"].max()), "p": float(table["p"].min())}
     opted = [q for q in of_figure(table) if q > 0]
     claims = [c for q in opted for c in _compared("001", "Fig. 6", table, q=q)]
-    # Training alone has no q: it is judged with everybody in.
+    # Training alone has no q: it is judged with all clients.
     beside = table["metric"].eq(OWN) & (table["q"].notna() | table["method"].eq(MAJORITY))
     floors = floor_claims(table[beside], "p", " and q")
     return claims + _compared("001", "Fig. 6, i.i.d.", table, **iid) + robust(table) + floors
@@ -88,7 +88,7 @@ def robust(table: pd.DataFrame) -> list[Claim]:
 
 
 def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
-    """Test what 002 says of Table 1 and Fig. 2 and 3, on the validation data that it reports."""
+    """Test the claims of 002 on Table 1, Fig. 2 and 3, on the validation data that it reports."""
     here = at_q(table, q)
     floors = floor_claims(here[here["metric"] == OWN], "p", f", q = {q:g}")
     if q:

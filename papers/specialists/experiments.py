@@ -1,6 +1,6 @@
-"""What 001 and 002 run: a generalist, specialists at home, and a gate between them.
+"""The experiments of 001 and 002 at three scales: a generalist, local specialists, and a gate.
 
-002 is the first version of 001. Their settings at three scales: tasks, lengths and rates.
+002 is the first version of 001.
 """
 
 from dataclasses import KW_ONLY, replace
@@ -19,15 +19,22 @@ from papers import scaled as common
 
 @value
 class Stages(common.AtHome):
-    """The lengths and rates of the three steps, and where they are compared.
+    """The lengths and rates of the three steps, and the values that are compared.
 
-    ``federated`` is the rate of Adam at FedAvg's clients and of the local baseline, ``personal``
-    that of fine-tuning and of the mixture. Only the first ``tested`` clients train at home, as 001
-    evaluates 20 clients. ``balanced`` examples of all classes alike are the global test. The
-    methods are compared at the majority fractions ``ps``, with opt-out fractions ``qs`` at
-    ``opted_ps``, at Dirichlet ``alphas``, and FedAvg at ``rates`` at ``swept_ps``; at
-    ``released_ps`` as the code does it. ``select`` is how FedAvg's state is selected, and
-    ``cohort_stop`` its early stopping, which selects by itself.
+    Attributes:
+        federated: the learning rate of Adam at FedAvg's clients and of the local baseline.
+        personal: that of fine-tuning and of the mixture.
+        tested: the number of clients, from the first on, that train locally: 001 evaluates 20
+            clients.
+        balanced: the number of examples, balanced over classes, of the global test set.
+        qs: the fractions of clients that opt out, compared at the majority fractions ``opted_ps``.
+        opted_ps: see ``qs``.
+        alphas: the concentrations of Dirichlet partitions that are compared.
+        swept_ps: see ``rates``.
+        rates: the learning rates of FedAvg that are compared at ``swept_ps``.
+        released_ps: the majority fractions at which the released code is compared.
+        select: how FedAvg's state is selected.
+        cohort_stop: FedAvg's early stopping, which replaces ``select``.
     """
 
     _: KW_ONLY
@@ -45,9 +52,9 @@ class Stages(common.AtHome):
     cohort_stop: CohortEarlyStop | None = None
 
     def opted(self, q: float) -> Self:
-        """Return the setting where the fraction q of the clients opts out.
+        """Return the setting in which the fraction q of the clients opts out.
 
-        The cohort keeps its size unless those who are left cannot fill it.
+        The cohort keeps its size if enough clients are left.
         """
         if not q:
             return self
@@ -59,15 +66,15 @@ class Stages(common.AtHome):
 MIXTURE = "Mixture"
 SMALL = f"{MIXTURE}, small specialist and gate"
 LAST_CLIENT = "last client"
-# What the released code does otherwise, one departure at a time and all of them together.
+# Departures of the released code, which are applied one at a time and all together.
 DEPARTURES: dict[str, dict[str, Any]] = {
     LAST_CLIENT: {"kind": LastClient},
     "log pool": {"pool": "log"},
     "fine-tuning at 5x the rate": {"faster": 5.0},
     "last weights": {"keep": "last"},
 }
-# On Fashion-MNIST also a smaller network than the paper says, whose softmax goes where its
-# logarithm should: the loss is -p(y), and the log pool mixes probabilities.
+# On Fashion-MNIST the code has a smaller network than the paper. It uses a softmax in place of its
+# logarithm: the loss is -p(y), and the log pool mixes probabilities.
 OWN_NETWORK = {"own network": {"net": LeNet((6, 12), (84, 42), output="softmax")}}
 EVERYTHING = "as released"
 AS_PRINTED = "as printed"
@@ -80,7 +87,7 @@ RELEASED_DROPOUT = LeNet(dropout=0.5, dropout_in="first")
 
 
 def generalist(setting: Stages, kind: type[FedAvg] = FedAvg) -> Experiment:
-    """Return step 1: the federation's model, the best on its members' validation examples."""
+    """Return step 1: the model of the federation, the best one on validation examples."""
     algorithm = kind(client=adam(setting.federated), **setting.local_round)
     here = replace(setting, task=replace(setting.task, balanced=setting.balanced))
     if setting.cohort_stop is not None:
@@ -91,7 +98,7 @@ def generalist(setting: Stages, kind: type[FedAvg] = FedAvg) -> Experiment:
 def at_home(setting: Stages, algorithm: FedAvg, after: Experiment | None = None) -> Experiment:
     """Return a stage that every tested client trains by itself.
 
-    Without a federation before it nobody can opt out of it.
+    Clients can opt out of a federation before it only.
     """
     out = setting.task.opt_out if after else None
     task = replace(setting.task, balanced=setting.balanced, opt_out=out)
@@ -106,7 +113,7 @@ def alone(setting: Stages) -> Experiment:
 
 
 def commonest(setting: Stages) -> Experiment:
-    """Return the floor, at home too: the tests are those of the clients that train there."""
+    """Return the majority-class baseline of the tested clients."""
     return at_home(setting, MajorityClass())
 
 
@@ -118,10 +125,16 @@ def steps(
     keep: str = "best",
     net: Architecture | None = None,
 ) -> dict[str, Experiment]:
-    """Return the three steps of 001 (sec. 3); the options are what ``DEPARTURES`` change.
+    """Return the three steps of 001 (sec. 3); all options are departures of the released code.
 
-    A network of its own (``net``) goes with the log pool, in which what it says is mixed as it is,
-    and changes the local baseline too.
+    Args:
+        setting: the setting.
+        kind: the class of the federated algorithm.
+        pool: how the mixture combines experts.
+        faster: the factor of the learning rate of fine-tuning.
+        keep: the weights that early stopping keeps.
+        net: another network; it implies the log pool, which mixes its outputs as they are, and
+            changes the local baseline, too.
     """
     setting = replace(setting, stop=replace(setting.stop, keep=keep))
     if net is not None:
@@ -134,26 +147,26 @@ def steps(
 
 
 def _without_federation(setting: Stages, ps: tuple[float, ...]) -> list[Run]:
-    """Return the local baseline and the floor, which nobody can opt out of: they have no q."""
+    """Return the local baseline and the majority-class baseline, which have no q."""
     made = {common.LOCAL: alone, common.MAJORITY: commonest}
     return [Run(m, make(setting.at(p)), {"p": p}) for m, make in made.items() for p in ps]
 
 
 def _by_fraction(setting: Stages, dataset: str) -> list[Run]:
-    """Return the four methods and the floor at every majority fraction (Table 1, Fig. 3 and 4)."""
+    """Return the methods and the baseline at every majority fraction (Table 1, Fig. 3 and 4)."""
     runs = [run for p in setting.ps for run in placed(steps(setting.at(p)), p=p)]
     return runs + _without_federation(setting, setting.ps)
 
 
 def _opting_out(setting: Stages, dataset: str) -> list[Run]:
-    """Return the methods where the fraction q of the clients stays at home, or nobody (Fig. 6)."""
+    """Return the methods by the fraction q of clients that opt out (Fig. 6)."""
     opted = product((0.0, *setting.qs), setting.opted_ps)
     runs = [run for q, p in opted for run in placed(steps(setting.at(p).opted(q)), p=p, q=q)]
     return runs + _without_federation(setting, setting.opted_ps)
 
 
 def _by_alpha(setting: Stages, dataset: str) -> list[Run]:
-    """Return the methods where label shares come from Dir(alpha) (Fig. 5)."""
+    """Return the methods with label shares from Dir(alpha) (Fig. 5)."""
     size = setting.task.partition.size  # type: ignore[attr-defined]
     runs: list[Run] = []
     for alpha in setting.alphas:
@@ -163,7 +176,7 @@ def _by_alpha(setting: Stages, dataset: str) -> list[Run]:
 
 
 def _by_rate(setting: Stages, dataset: str) -> list[Run]:
-    """Return FedAvg at several rates, scored on balanced validation examples (Fig. 2)."""
+    """Return FedAvg at several learning rates, scored on balanced validation examples (Fig. 2)."""
     runs = []
     for p, rate in product(setting.swept_ps, setting.rates):
         one = generalist(replace(setting.at(p), federated=rate))
@@ -173,7 +186,7 @@ def _by_rate(setting: Stages, dataset: str) -> list[Run]:
 
 
 def _architectures(setting: Stages, dataset: str) -> list[Run]:
-    """Return the mixture with networks of the generalist's kind, and with others (001, sec. 3)."""
+    """Return mixtures with the generalist's network, and with smaller ones (001, sec. 3)."""
     here = setting.at(0.6)
     made = steps(here)
     small = Mixture(**here.home(adam(here.federated)), expert=MLP((64,)), gate=MLP((8,)))
@@ -182,9 +195,9 @@ def _architectures(setting: Stages, dataset: str) -> list[Run]:
 
 
 def _as_released(setting: Stages, dataset: str) -> list[Run]:
-    """Return 001's methods with the departures of its released code that change them.
+    """Return 001's methods with each departure of its released code, and with all of them.
 
-    Where FedAvg as released is FedAvg with the last client's model, it has that name only.
+    An experiment that several departures leave the same is included once.
     """
     changes = {**DEPARTURES, **(OWN_NETWORK if dataset == "fashion_mnist" else {})}
     every = {name: value for change in changes.values() for name, value in change.items()}
@@ -202,8 +215,8 @@ def _as_released(setting: Stages, dataset: str) -> list[Run]:
 def _as_printed(setting: Stages, dataset: str) -> list[Run]:
     """Return 001's methods with the early stopping of FedAvg that it states (sec. 5).
 
-    And at ``released_ps`` with fine-tuning at the rate of the released code alone, and with all
-    that this code does otherwise, its own stop among it.
+    At ``released_ps`` they are also run with the released code's rate of fine-tuning, and with all
+    of its departures, including its early stopping.
     """
     printed = replace(setting, cohort_stop=PRINTED_STOP)
     released = replace(setting, cohort_stop=RELEASED_STOP, evaluate_every=RELEASED_EVERY)
@@ -222,7 +235,7 @@ def _as_printed(setting: Stages, dataset: str) -> list[Run]:
 
 
 def _first_version(setting: Stages, dataset: str) -> list[Run]:
-    """Return 002's methods: specialists from scratch, and the global expert trained as well."""
+    """Return the methods of 002: local specialists, and the global expert trained as well."""
     runs = _without_federation(setting, setting.opted_ps)
     for q, p in product(setting.qs, setting.opted_ps):
         here = setting.at(p).opted(q)

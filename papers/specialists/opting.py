@@ -1,4 +1,4 @@
-"""Opting out, checked on a run: no byte of what the server sees depends on what opted out."""
+"""A check of opting out: nothing that the server sees depends on data that opted out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,12 +23,16 @@ class Trace:
 
 
 def tampered(task: Task, seed: int, inside: bool = False) -> Federation:
-    """Return what a task builds of other examples, where those that take part are as they were.
+    """Return the federation of a task with other examples in place of those that do not take part.
 
-    All others, what opted out, tests, what nobody trains on, are changed in the arrays, before
-    anything is fitted to them: inputs, or tokens, into their opposites and labels into the next
-    class. Who holds what stays. With ``inside`` the training examples that take part are changed
-    instead, as a control.
+    Examples that opted out, tests, and examples on which nobody trains are changed in the arrays
+    before anything is fitted to them: inputs (or tokens) to their opposites, and labels to the next
+    class. The partition is unchanged.
+
+    Args:
+        task: the task.
+        seed: its seed.
+        inside: whether the training examples that take part are changed instead, as a control.
     """
     data, division, stays = task.divided(seed)
     held = {"train": np.zeros(len(data.train), bool), "test": np.zeros(len(data.test), bool)}
@@ -44,7 +48,7 @@ def tampered(task: Task, seed: int, inside: bool = False) -> Federation:
 
 
 def _mark(held: dict[str, np.ndarray], origin: str, rows: np.ndarray) -> None:
-    """Note which examples are held, where positions point at a split or at both."""
+    """Mark which examples are held; positions refer to a split, or to both splits in a row."""
     whole = np.zeros(sum(map(len, held.values())), bool)
     whole[rows + (len(held["train"]) if origin == "test" else 0)] = True
     for marks, more in zip(held.values(), np.split(whole, [len(held["train"])]), strict=True):
@@ -62,14 +66,21 @@ def _changed(split: Split, rows: np.ndarray, classes: int) -> Split:
 def trace(
     task: Task, algorithm: Algorithm, *, rounds: int, cohort: int, inside: bool = False
 ) -> Trace:
-    """Play some rounds of a task, seed 0, twice, once on what ``tampered`` returns, and compare.
+    """Play rounds of a task (seed 0) with its own examples and with `tampered` ones; compare both.
 
-    That is what the server saw: every tensor of every message, the number of bytes that each client
-    of a cohort sent, and all leaves that the server holds after each round.
+    All that the server sees is compared: every tensor of every message, the number of bytes that
+    each client of a cohort sent, and all tensors that the server holds after each round.
+
+    Args:
+        task: the task.
+        algorithm: the algorithm.
+        rounds: the number of rounds.
+        cohort: the number of clients in a round.
+        inside: as of `tampered`.
     """
 
     def seen(fed: Federation) -> Iterator[Tensor]:
-        """Yield the tensors that a server sees, in one order."""
+        """Yield the tensors that a server sees, in a fixed order."""
         state = algorithm.init(train_view(algorithm, fed), 0)
         for t in range(rounds):
             state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=cohort)
