@@ -1,6 +1,6 @@
-"""Speed and memory of a round, against a plain PyTorch loop and against the bare arithmetic.
+"""Speed and memory of a round, compared with a plain PyTorch loop and with the bare arithmetic.
 
-As the companion does, benchmarks hold torch to AVX2, unless ``FEDLIB_PIN=0`` frees it.
+Like the companion, benchmarks pin torch to AVX2, unless ``FEDLIB_PIN=0``.
 """
 
 from fedlib.processor import pin

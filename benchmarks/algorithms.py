@@ -1,4 +1,4 @@
-"""Every algorithm that the library exports; a new one joins by being exported."""
+"""Small versions of all algorithms that the library exports, including new ones."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from fedlib.optim import adam
 
 
 def every(**options: Any) -> dict[str, Any]:
-    """Return every exported algorithm by name, slow ones with fewer steps.
+    """Return every exported algorithm by name; slow ones have fewer steps.
 
     Args:
-        options: fields that all of them have, such as ``batch_size`` and ``client``.
+        options: fields of all of them, such as ``batch_size`` and ``client``.
     """
     mixed = alg.FedMix(experts=2, personal_bias=True, **options)
     trained = options | {"epochs": 2, "client": adam(0.01)}

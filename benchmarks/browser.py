@@ -2,11 +2,11 @@
 
     python benchmarks/browser.py [00 13 ...]
 
-Works on copies in build/browser and leaves a screenshot of every notebook's controls there. Fails
-where a cell ends in an error or writes to stderr, or where moving a control changes nothing. Of the
-site, if it is built (`make site`), it moves the frames of the same notebooks' pages.
-What `make figures` has trained is not trained again. Needs Chromium and its driver
-(Debian: chromium, chromium-driver).
+The notebooks are copies in build/browser, where a screenshot of the controls of each is left. The
+check fails if a cell ends in an error or writes to stderr, or if moving a control changes nothing.
+If the site is built (`make site`), the sliders of the same notebooks' pages are moved, too. Runs of
+`make figures` are not trained again. Chromium and its driver are needed (Debian: chromium,
+chromium-driver).
 """
 
 import os
@@ -37,7 +37,7 @@ SCRIPT = Path(__file__).with_suffix(".js").read_text("utf-8")
 
 
 def main(numbers: list[str]) -> int:
-    """Try the notebooks of these numbers, or all; 1 if anything was wrong."""
+    """Check notebooks, all by default; return 1 if anything was wrong."""
     chosen = [
         p
         for p in sorted((paths.ROOT / "notebooks").glob("*.ipynb"))
@@ -66,7 +66,7 @@ def _prepare(notebooks: list[Path]) -> None:
 
 @contextmanager
 def _lab() -> Iterator[str]:
-    """Serve the copies until the end of the block."""
+    """Serve the copies within a block."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -99,7 +99,7 @@ def _chromium() -> Iterator[webdriver.Chrome]:
         options.binary_location = found
     driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
     driver.set_script_timeout(RUNNING)
-    driver.command_executor.client_config.timeout = RUNNING + OPENING  # its own is two minutes
+    driver.command_executor.client_config.timeout = RUNNING + OPENING  # two minutes by default
     try:
         yield driver
     finally:
@@ -107,7 +107,7 @@ def _chromium() -> Iterator[webdriver.Chrome]:
 
 
 def _tried(driver: webdriver.Chrome, address: str, name: str) -> bool:
-    """Run a notebook and move its widgets; say how it went, return whether all was well."""
+    """Run a notebook and move its widgets; print problems, return whether there are none."""
     driver.get(address)
     WebDriverWait(driver, OPENING).until(lambda d: _asked(d, "kernel()") == "idle")
     began = time.monotonic()
@@ -127,12 +127,12 @@ def _tried(driver: webdriver.Chrome, address: str, name: str) -> bool:
 
 
 def _asked(driver: webdriver.Chrome, what: str) -> Any:
-    """Return the value of an expression in the page that calls a function of ``browser.js``."""
+    """Return the value of an expression in the page, which may call functions of ``browser.js``."""
     return driver.execute_script(f"{SCRIPT}; return {what}")
 
 
 def _frames_move(driver: webdriver.Chrome, page: Path) -> bool:
-    """Move the sliders of a page of the site; say how many, return whether all pictures changed."""
+    """Move the sliders of a page of the site; return whether all pictures changed."""
     driver.get(page.as_uri())
     before = _asked(driver, "frames()")
     for slider in driver.find_elements(By.CSS_SELECTOR, "[data-frames] input"):
@@ -143,7 +143,7 @@ def _frames_move(driver: webdriver.Chrome, page: Path) -> bool:
 
 
 def _moved(driver: webdriver.Chrome) -> Iterator[tuple[str, bool]]:
-    """Move every control; yield what it is and whether that was seen."""
+    """Move every control; yield its name, and whether the page changed."""
     for kind, selector, move in CONTROLS:
         for i, control in enumerate(driver.find_elements(By.CSS_SELECTOR, selector)):
             if not control.is_enabled():
@@ -208,7 +208,7 @@ def _answers(address: str) -> bool:
 
 
 def _until(holds: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something holds; return whether it did within some seconds."""
+    """Wait until a condition holds; return whether it did within some seconds."""
     end = time.monotonic() + seconds
     while not (done := holds()) and time.monotonic() < end:
         time.sleep(0.5)

@@ -1,14 +1,14 @@
-"""A card that nobody has: tensors that say cuda:0 and are computed on the CPU.
+"""A simulated GPU: tensors that report the device cuda:0 and are computed on the CPU.
 
-    python -m benchmarks.card    prints what a step and a scored round ask of it, by algorithm
+    python -m benchmarks.card    prints the cost of a step and of a scored round, by algorithm
 
-A tensor on it is a wrapper around one of the CPU. Whatever is asked of torch arrives at ``Card``,
-which refuses what a GPU would refuse (tensors of mixed devices), and counts what it would cost:
-``kernels`` started, ``copies`` that go there from the host, and ``waits``, in which the host needs
-a number from there. Views and shapes cost nothing.
+A tensor on it is a wrapper around one of the CPU. All calls of torch are dispatched to ``Card``,
+which refuses what a GPU would refuse (tensors of mixed devices), and counts the cost: ``kernels``
+started, ``copies`` from the host, and ``waits``, in which the host needs a number from the GPU.
+Views and shapes cost nothing.
 
-Below Python a wrapper is a meta tensor, the only kind that a torch without CUDA can index and
-differentiate without data; what Python sees of it says cuda.
+Below Python, a wrapper is a meta tensor, the only kind that a torch without CUDA can index and
+differentiate without data; Python sees a tensor on cuda.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from fedrun.train import RunOptions, Training
 DEVICE, BELOW = torch.device("cuda:0"), torch.device("meta")
 THERE = (DEVICE.type, BELOW.type)
 aten = torch.ops.aten
-# A GPU's kernels read indices from the host, too, after a copy; and numbers, tensors of no axis.
+# Kernels of a GPU also accept indices on the host, which are copied, and tensors without axes.
 INDEXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default,
            aten._index_put_impl_.default}  # fmt: skip
 FREE = {aten.detach.default, aten.alias.default, aten.empty.memory_format,
@@ -44,7 +44,7 @@ FREE = {aten.detach.default, aten.alias.default, aten.empty.memory_format,
 
 
 class OnCard(Tensor):
-    """A tensor that says it is on the card."""
+    """A tensor that reports to be on the GPU."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -69,7 +69,7 @@ class OnCard(Tensor):
 
 
 class Card(TorchDispatchMode):
-    """The card, while it is there; ``counts`` what was asked of it."""
+    """The simulated GPU; ``counts`` has the number of kernels, copies and waits."""
 
     current = None
 
@@ -81,7 +81,7 @@ class Card(TorchDispatchMode):
         return self.called(func, args, kwargs or {})
 
     def called(self, func, args, kwargs):
-        """Compute on the CPU what is asked of the card, and of the host."""
+        """Compute a call on the CPU, and count its cost if it concerns the GPU."""
         given = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
         ours = [t for t in given if isinstance(t, OnCard)]
         device = torch.device(kwargs["device"]) if kwargs.get("device") is not None else None
@@ -94,7 +94,7 @@ class Card(TorchDispatchMode):
         if device is not None:
             plain[1]["device"] = torch.device("cpu")
         found = func(*plain[0], **plain[1])
-        if torch.Tag.inplace_view in func.tags:  # squeeze_ for one: the wrapper's shape, too
+        if torch.Tag.inplace_view in func.tags:  # such as squeeze_: change the wrapper's shape, too
             with torch._C._DisableTorchDispatch():
                 func(*args, **kwargs)
         same = {id(t.inner): t for t in ours}
@@ -114,10 +114,10 @@ class Card(TorchDispatchMode):
             else:
                 self.counts["copies" if isinstance(ours[0], OnCard) else "waits"] += 1
         elif func is aten.nonzero.default or func is aten._unique2.default:
-            self.counts["waits"] += 1  # the host has to know how many there are
+            self.counts["waits"] += 1  # the host needs the size of the result
             self.counts["kernels"] += 1
         elif func is aten._to_copy.default and kwargs.get("dtype", ours[0].dtype) == ours[0].dtype:
-            pass  # it is there already
+            pass  # it is on the GPU already
         elif not (func.is_view or func in FREE):
             self.counts["kernels"] += 1
             if ours and [t for t in host if t.ndim]:
@@ -128,13 +128,13 @@ class Card(TorchDispatchMode):
 
 @contextmanager
 def card() -> Iterator[Card]:
-    """Let there be a card."""
+    """Simulate a GPU within a block."""
     real = torch._C.TensorBase.device.__get__
     said = property(lambda t: DEVICE if real(t) == BELOW else real(t))
     on_card = property(lambda t: real(t) == BELOW)
 
     def through_host(make):
-        """What of torch's makes a tensor of data goes past the dispatcher: a copy, made here."""
+        """Return a constructor of tensors that bypasses the dispatcher, followed by a copy."""
 
         def made(data, *args, device=None, **named):
             t = data if isinstance(data, OnCard) else make(data, *args, **named)
@@ -154,7 +154,7 @@ def card() -> Iterator[Card]:
 
 
 def placed(fed: Federation) -> Federation:
-    """Return a federation on the card."""
+    """Return a federation on the GPU."""
     net = FunctionalModel(fed.net._spec, fed.net.shape, fed.net.classes, DEVICE)
     names = [f.name for f in fields(fed) if isinstance(getattr(fed, f.name), ClientData)]
     tables = {name: _table(getattr(fed, name)) for name in names}
@@ -165,7 +165,7 @@ SHOWN = (FedAvg, MOON, SCAFFOLD, FedCP, GPFL, FedMix)
 
 
 def main() -> None:
-    """Print what a step costs (a round of two epochs less one of one), and a scored round."""
+    """Print the cost of a step (a round of two epochs minus one of one), and of a scored round."""
     held = MatchedHoldout(pool=200, validation=20, test=30)
     task = Task("digits", IID(clients=10, size=40), LeNet(hidden=(32,)), held)
     print(f"LeNet, SGD, ten clients{'':<12}{'kernels':>9}{'copies':>9}{'waits':>9}")
@@ -184,7 +184,7 @@ NAMES = ("kernels", "copies", "waits")
 
 
 def asked(task: Task, algorithm: Any, score: bool) -> Counter[str]:
-    """Return what one round asks of the card; with ``score`` its evaluation and log, too."""
+    """Return the cost of one round; with ``score``, also of its evaluation and log."""
     with card() as there:
         fed = placed(task.build(0))
         training = Training(Experiment(task, algorithm, 9, 10, evaluate_every=1), fed, RunOptions())

@@ -1,15 +1,15 @@
-"""What is timed: one round of each case, played in several ways on the same random examples.
+"""The timed cases: a round of each, played in several ways on the same random examples.
 
 ``engine``  fedlib's ``play_round``, with its defaults
 ``plain``   the loop of ``benchmarks.plain``, as it is usually written
-``floor``   forward, backward and step on ready batches of the same shapes, and nothing else: no
-            drawing, copying, sending or averaging; images in the layout that is fastest here
-``tight``   one module, a fused optimiser, all images kept as floats as they lie fastest, and
-            batches cut by a permutation (A to C)
-``cores``   what ``engine`` plays, on two cores (A to C)
+``floor``   forward, backward and step on ready batches of the same shapes, without drawing,
+            copying, sending or averaging; images have the fastest layout
+``tight``   one module, a fused optimiser, all images as floats in the fastest layout, and batches
+            from a permutation (A to C)
+``cores``   ``engine`` on two cores (A to C)
 
 A case with populations plays the engine's round with each of them instead, and one with rivals
-the engine's round of several algorithms on the same cohort. ``cases.toml`` lists them.
+the engine's round of several algorithms on the same cohort. ``cases.toml`` lists the cases.
 """
 
 import math
@@ -44,18 +44,18 @@ Round = Callable[[], None]
 class Case:
     """A cohort and an algorithm.
 
-    Args:
+    Attributes:
         title: the case in words.
         algorithm, model: what is trained.
         shape, classes: of an example.
-        clients, size, cohort: number of clients, of examples of each, and of clients per round.
-        most: the largest ratio of engine over floor that is wanted on one CPU core.
-        gain: how many times as fast a round is wanted on two cores. With it the case is also played
-            as ``tight`` and on two cores.
-        rivals: other algorithms by name, each with the largest ratio that is wanted of it over
-            ``algorithm``; every client of such a case has one class only.
-        populations: other numbers of clients by name, each with the largest ratio that is wanted.
-        first: the name of what others are compared with. Default: the class of ``algorithm``.
+        clients, size, cohort: the number of clients, of examples of each, and of clients per round.
+        most: the largest wanted ratio of engine over floor on one CPU core.
+        gain: the wanted speedup of a round on two cores. With it, the case is also played as
+            ``tight`` and on two cores.
+        rivals: other algorithms by name, each with the largest wanted ratio to ``algorithm``; every
+            client of such a case has one class only.
+        populations: other numbers of clients by name, each with the largest wanted ratio.
+        first: the name of the denominator of these ratios. Default: the class of ``algorithm``.
     """
 
     title: str
@@ -97,7 +97,7 @@ class Case:
 
     @property
     def ratios(self) -> list[tuple[str, str, float]]:
-        """Which ways are compared: (over, under, the most that is wanted on one CPU core)."""
+        """The compared ways: (over, under, the largest wanted ratio on one CPU core)."""
         if others := {**self.rivals, **self.populations}:
             first, *_ = self.ways
             return [(name, first, most) for name, (_, most) in others.items()]
@@ -123,7 +123,7 @@ class Case:
         return pd.DataFrame(rows, columns=["repetition", "way", "seconds"])
 
     def peak_mib(self, way: str, device: torch.device, threads: int) -> float:
-        """Play a round in this process; return its peak MiB so far, on a GPU torch's there."""
+        """Play a round in this process; return its peak MiB, on a GPU those of torch there."""
         torch.set_num_threads(threads)
         self.ways[way](device)()
         if device.type == "cuda":
@@ -131,7 +131,7 @@ class Case:
         return fresh.peak_mib()
 
     def text(self, frame: pd.DataFrame) -> str:
-        """Return the table and the ratios as text, of those ways that were measured."""
+        """Return the table and the ratios as text, for those ways that were measured."""
         ways = [way for way in self.ways if way in {*frame["way"]}]
         wide = max(14, *map(len, ways))
         lines = [self.title, f"   {'way':<{wide}}  s/round   (fastest, slowest)   peak MiB"]
@@ -149,7 +149,7 @@ class Case:
 
 
 def ratio(frame: pd.DataFrame, over: str, under: str) -> float:
-    """Return the median over repetitions of seconds of one way over those of another."""
+    """Return the median over repetitions of the ratio of seconds of two ways."""
     wide = frame.pivot(index="repetition", columns="way", values="seconds")
     return float((wide[over] / wide[under]).median())
 
@@ -194,7 +194,7 @@ def _inputs(
 
 
 def _mapped(images: np.ndarray) -> Tensor:
-    """Return images of a mapped file, as a run has them: copies of the process share it."""
+    """Return images of a mapped file, as in a run: copies of the process share it."""
     with TemporaryFile() as file:
         images.tofile(file)
         return torch.from_numpy(np.memmap(file, images.dtype, "c", shape=images.shape))
@@ -229,7 +229,7 @@ def on_two_cores(case: Case, fed: Federation) -> Round:
 
 
 def begun(algorithm: FedAvg, fed: Federation) -> State:
-    """Return the first state; with pruning the one in which every class has one expert."""
+    """Return the first state; with pruning, the one in which every class has a single expert."""
     before = algorithm.of if isinstance(algorithm, PMMoE) else FedAvg()
     staged = isinstance(algorithm, PMMoE | Mixture)
     state = algorithm.init(fed, SEED, before.init(fed, SEED) if staged else None)

@@ -1,4 +1,4 @@
-"""Fresh processes: spawned, for what a process that has done something else cannot measure."""
+"""Spawned processes, for measurements that the history of this process would change."""
 
 import multiprocessing
 import platform
@@ -12,21 +12,21 @@ import torch
 
 
 def pool(processes: int) -> ProcessPoolExecutor:
-    """Return a pool of spawned processes of one thread each."""
+    """Return a pool of spawned processes with one thread each."""
     spawn = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(processes, spawn, torch.set_num_threads, (1,))
 
 
 def call(act: Callable[..., Any], *args: Any) -> Any:
-    """Call a function in a process of its own."""
+    """Call a function in a new process; return its result."""
     with pool(1) as one:
         return one.submit(act, *args).result()
 
 
 def peak_mib() -> float:
-    """Return the peak resident memory of this process in MiB; it never falls.
+    """Return the peak resident memory of this process in MiB.
 
-    Linux hands ``ru_maxrss`` down to the processes that a large one starts; VmHWM it does not.
+    Linux passes ``ru_maxrss`` of a large process on to the processes that it starts, but not VmHWM.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -1,13 +1,14 @@
-"""What a GPU makes of it: how fast, how far from a CPU's numbers, and what the papers' scale costs.
+"""A GPU: its speed, the deviation of its results from a CPU's, and the cost of the papers' scale.
 
     python -m benchmarks.gpu [--device cuda] [--jobs 8] [--parts adaptive:cifar10 ...] [--keep]
 
-Each of three tables is written as soon as it is measured, into ``build/gpu/``, with ``--keep`` into
-``benchmarks/gpu/``: ``speed.csv``, rounds of the cases of `benchmarks.cases`, the engine's next to
-a plain loop's; ``bits.csv``, what `benchmarks.determinism` trains, on the GPU, on it again, and
-with factors of 10 bits (TF32), each next to the CPU; ``cost.csv``, a run of every kind of a part of
-the papers' own scale, by a few of its rounds, while as many others train as there are jobs (no
-seconds where it failed). The data of these parts must be there. ``GPU.md`` says what came out.
+Three tables are written as soon as they are measured, to ``build/gpu/``, or to ``benchmarks/gpu/``
+with ``--keep``. ``speed.csv`` has rounds of the cases of `benchmarks.cases`, of the engine and of a
+plain loop. ``bits.csv`` compares the subjects of `benchmarks.determinism` with the CPU: trained on
+the GPU, on it again, and with factors of 10 bits (TF32). ``cost.csv`` has the cost of a run of
+every kind of a part of the papers' own scale, extrapolated from a few rounds, while as many runs
+train as there are jobs (without seconds if the run failed); this needs the data of these parts.
+``GPU.md`` summarises the tables.
 """
 
 import os
@@ -43,10 +44,10 @@ from papers.registry import REGISTRY, hours_of
 SPEED = ("A", "B", "C", "D", "F", "I", "H")
 CPU, GPU, AGAIN, TF32 = "cpu", "gpu", "gpu again", "tf32"
 PARTS = ("adaptive:cifar10", "specialists:ag_news", "fourteen:cifar10", "fourteen:ag_news")
-PLAYED, EPOCHS = 4, 3  # rounds of a run, and of a stage of one round epochs, that are timed
+PLAYED, EPOCHS = 4, 3  # timed rounds of a run, and timed epochs of a stage of one round
 KEPT = Path(__file__).parent / "gpu"
 SPEEDS, BITS, COSTS = "speed", "bits", "cost"
-FAR = 1e-5  # relative to all weights, after three rounds: more than rounding
+FAR = 1e-5  # a relative distance of weights after three rounds that exceeds rounding
 
 
 def speed(device: torch.device) -> pd.DataFrame:
@@ -56,11 +57,11 @@ def speed(device: torch.device) -> pd.DataFrame:
 
 
 def bits(subject: Subject, device: str, folder: Path) -> list[dict[str, Any]]:
-    """Return how far a subject's ways of training are from the CPU, and the GPU from itself."""
+    """Return the deviations of a subject's GPU runs from the CPU's, and of two GPU runs."""
     ways = {CPU: (CPU, CPU), GPU: (device, CPU), AGAIN: (device, GPU), TF32: (device, CPU)}
     ends, found = {}, []
     for way, (place, other) in ways.items():
-        torch.backends.cudnn.allow_tf32 = True  # torch's default, which only a freed process keeps
+        torch.backends.cudnn.allow_tf32 = True  # torch's default; pinned processes turn it off
         free = {processor.VARIABLE: "0" if way == TF32 else "1"}
         with runs_in(folder / way), patch.dict(os.environ, free):
             train_one(subject, Way(device=place))
@@ -73,7 +74,7 @@ def bits(subject: Subject, device: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def kinds(part: str, scale: str = "paper") -> list[tuple[Experiment, int]]:
-    """Return one run of every kind of a part that is worth timing, and how many there are of it."""
+    """Return one run of every kind of a part that is worth timing, and the number of such runs."""
     found: dict[Any, list[Experiment]] = {}
     for one in planned(REGISTRY, scale, [part]):
         algorithm = one.experiment.algorithm
@@ -83,6 +84,7 @@ def kinds(part: str, scale: str = "paper") -> list[tuple[Experiment, int]]:
 
 
 def _kind(experiment: Experiment) -> dict[str, Any]:
+    """Return the fields that runs of one kind share."""
     algorithm = experiment.algorithm
     of = type(getattr(algorithm, "of", None)).__name__.removeprefix("NoneType")
     options = {name: getattr(algorithm, name, 0) for name in ("clusters", "epochs")}
@@ -91,22 +93,22 @@ def _kind(experiment: Experiment) -> dict[str, Any]:
 
 
 def cost(asked: tuple[str, Experiment, int], device: str) -> dict[str, Any]:
-    """Return what a run of a kind takes, and how many there are of it."""
+    """Return the cost of a run of a kind, and the number of such runs."""
     part, experiment, runs = asked
     try:
         seconds: float = round(seconds_of(experiment, device))
-    except (RuntimeError, ValueError) as error:  # no memory, no data: the other kinds are timed
+    except (RuntimeError, ValueError) as error:  # no memory or no data: time the other kinds
         print(f"{part}, {experiment.algorithm}: {error}", flush=True)
         seconds = np.nan
     return {"part": part, **_kind(experiment), "runs": runs, "seconds": seconds}
 
 
 def seconds_of(experiment: Experiment, device: str) -> float:
-    """Return the seconds of a run, by a few of its rounds, or epochs where it has one round."""
+    """Return the seconds of a run, extrapolated from a few of its rounds or epochs."""
     short = _short(experiment)
     fed = _federation(experiment, device)
     state = initial_state(short, fed, [_end(stage, device) for stage in experiment.before])
-    seconds = [*_timed(short, fed, state)]  # of a single round a warm-up
+    seconds = [*_timed(short, fed, state)]  # a single round is only a warm-up
     if experiment.rounds > 1:
         plain, scored = float(np.mean(seconds[1:-1])), seconds[-1]
         scores = experiment.rounds / (experiment.evaluate_every or experiment.rounds)
@@ -115,7 +117,7 @@ def seconds_of(experiment: Experiment, device: str) -> float:
 
 
 def _short(experiment: Experiment) -> Experiment:
-    """Return the experiment with a few of its rounds, or of the epochs of its only one."""
+    """Return the experiment with a few of its rounds, or with a few epochs of its only one."""
     if experiment.rounds > 1:
         return replace(experiment, rounds=PLAYED, evaluate_every=PLAYED)
     algorithm: Any = experiment.algorithm
@@ -138,7 +140,7 @@ def _timed(experiment: Experiment, fed: Federation, state: State) -> Iterator[fl
 
 @cache
 def _end(experiment: Experiment, device: str) -> State:
-    """Return the state after a single round of an experiment and of the stages before it."""
+    """Return the state after one round of an experiment and of each stage before it."""
     short, fed = replace(_short(experiment), rounds=1), _federation(experiment, device)
     first = initial_state(short, fed, [_end(stage, device) for stage in experiment.before])
     return [*rounds(short, fed, first)][-1][0]
@@ -150,7 +152,7 @@ def _federation(experiment: Experiment, device: str) -> Federation:
 
 
 def text(folder: Path = KEPT) -> str:
-    """Return what the tables of a folder say, in Markdown."""
+    """Return a page in Markdown about the tables of a folder."""
     fast, apart, costs = (pd.read_csv(folder / f"{name}.csv") for name in (SPEEDS, BITS, COSTS))
     ways = {name: of.set_index("trained")["relative"] for name, of in apart.groupby("way")}
     again = apart[apart["way"].eq(AGAIN)]
@@ -193,7 +195,7 @@ def _costs(costs: pd.DataFrame) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, and write each table when it is there."""
+    """Measure, and write each table as soon as it is complete."""
     parser = report.parser("benchmarks.gpu", __doc__)
     parser.add_argument("--device", type=report.device, default="cuda", help="cuda or cuda:N")
     parser.add_argument("--jobs", type=report.count, default=8, help="processes at a time")

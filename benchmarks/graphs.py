@@ -1,4 +1,4 @@
-"""On a GPU: training steps as CUDA graphs, next to the same steps kernel by kernel.
+"""Training steps as CUDA graphs on a GPU, compared with the same steps kernel by kernel.
 
     python -m benchmarks.graphs [--device cuda] [--rounds 5] [--keep]
 
@@ -33,7 +33,7 @@ BEFORE = 3  # warm-up rounds, which are not timed
 
 
 def cases() -> dict[str, Case]:
-    """Return what is measured, by name."""
+    """Return the measured cases by name."""
     found = {name: CASES[letter] for name, letter in LETTERS.items()}
     for name, (letter, rival) in RIVALS.items():
         case = CASES[letter]
@@ -93,7 +93,7 @@ def text(table: pd.DataFrame) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure what the table does not have yet."""
+    """Measure the cases that the table does not have yet."""
     parser = report.parser("benchmarks.graphs", __doc__)
     parser.add_argument("--device", type=report.device, default="cuda", help="cuda or cuda:N")
     parser.add_argument("--rounds", type=report.count, default=5, help="that are timed")

@@ -1,12 +1,13 @@
-"""Change the code a little, everywhere, and count the changes that no test sees: `make mutants`.
+"""Mutation tests: count the small changes of the code that no test detects: `make mutants`.
 
     python -m benchmarks.mutants [--some PATTERN] [FILE ...]
 
-mutmut makes the mutants of the files of one room after another, in a copy of the project in
-build/mutants, and runs the tests of `TESTS` that reach them, without those of hypothesis, whose
-draws would decide, and of the engine without the slow ones. `--some` takes a part of the mutants:
-"*[37]" is one in five. What no test kills is printed, as lines before and after, but for a device
-that is left out, which changes nothing on a CPU. docs/MUTANTS.md has the score.
+mutmut makes the mutants of the files of one room (a folder or file) after another, in a copy of the
+project in build/mutants, and runs the tests of `TESTS` that reach them. Tests with hypothesis are
+left out, because their result depends on random draws, and so are slow tests of the engine.
+`--some` takes a part of the mutants: "*[37]" is one in five. Mutants that survive are printed as
+lines before and after, except those that drop a device, which changes nothing on a CPU.
+docs/MUTANTS.md has the score.
 """
 
 import re
@@ -21,7 +22,7 @@ from fedlib import paths
 
 MUTATED = ("companion", "fedlib", "fedrun")
 COPIED = ("benchmarks", "docs", "examples", "figures", "notebooks", "papers")
-# Which test files see the mutants of a room.
+# The test files that run on the mutants of a room.
 TESTS = {
     "fedlib/algorithms": "algorithms batches fedmix ifca loops metrics mixture modules newcomers "
     "opt_out pmmoe private splitting trained unequal",
@@ -29,7 +30,7 @@ TESTS = {
     "fedlib/partition": "newcomers opt_out partition partition_schemes values",
     "companion/claims.py": "claims",
 }
-# A room whose slow tests are left out: every algorithm runs through it, in minutes.
+# Rooms with slow tests, which run every algorithm for minutes, leave these out.
 MARKS = {"fedlib/engine": "not hypothesis and not slow"}
 CONFIGURATION = """
 [tool.mutmut]
@@ -46,9 +47,10 @@ _DEVICE = re.compile(r"device=[\w.]+|[ ,]")
 
 
 def files(asked: Sequence[str]) -> dict[str, list[str]]:
-    """Return the files that are mutated, those ``asked`` for or all, by room.
+    """Return the files to mutate by room: those ``asked`` for, or all.
 
-    ValueError for a file that is in no room.
+    Raises:
+        ValueError: for a file that is in no room.
     """
     found = {}
     for room in TESTS:
@@ -62,7 +64,7 @@ def files(asked: Sequence[str]) -> dict[str, list[str]]:
 
 
 def measure(room: str, names: Sequence[str], some: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Run the mutants of some files of a room; yield each mutant's name and what became of it."""
+    """Run the mutants of some files of a room; yield each mutant's name and outcome."""
     home = paths.build() / "mutants"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
@@ -88,14 +90,14 @@ def measure(room: str, names: Sequence[str], some: Sequence[str]) -> Iterable[tu
 
 
 def output_of(home: Path, *words: str) -> list[str]:
-    """Return the lines that mutmut prints."""
+    """Return the lines that a command of mutmut prints."""
     command = [*MUTMUT, *words]
     done = subprocess.run(command, cwd=home, check=True, capture_output=True, encoding="utf-8")
     return done.stdout.splitlines()
 
 
 def main(words: list[str]) -> None:
-    """Print the score of every file that is asked for, or of all."""
+    """Print the score of the given files, or of all."""
     some = words[1:2] if words[:1] == ["--some"] else []
     for room, names in files(words[2 * len(some) :]).items():
         ends = defaultdict[str, Counter[str]](Counter)

@@ -1,8 +1,8 @@
-"""Federated rounds the way they are usually written in PyTorch.
+"""Federated rounds as they are usually written in PyTorch.
 
-One DataLoader per client, a deep copy of the model per client, a plain training loop, and an
-average of state dicts. It is kinder than usual in one thing: images are normalised once, in
-advance, instead of one by one at every epoch.
+There is one DataLoader and one deep copy of the model per client, a plain training loop, and an
+average of state dicts. Unlike in usual code, images are normalised once in advance, and not one by
+one in every epoch.
 """
 
 import copy
@@ -21,7 +21,7 @@ from fedlib.optim import Optimizer
 
 @dataclass(eq=False)
 class Client:
-    """A client's data, its label shares p(y|s), and its gate, where there is one."""
+    """A client's data, its label shares p(y|s), and its gate, if it has one."""
 
     loader: DataLoader[tuple[Tensor, ...]]
     size: int
@@ -30,7 +30,7 @@ class Client:
 
 
 def clients_of(fed: Federation, batch_size: int) -> list[Client]:
-    """Return the federation's clients with their own loaders, whose data wait in main memory."""
+    """Return the federation's clients with their own loaders, whose data are in main memory."""
     made = []
     for held in map(fed.train.client, range(fed.num_clients)):
         x, y = fed.train.inputs(held).contiguous().cpu(), fed.train.y[held].cpu()
@@ -41,7 +41,7 @@ def clients_of(fed: Federation, batch_size: int) -> list[Client]:
 
 
 def usual(model: nn.Module) -> nn.Module:
-    """Return the model with PyTorch's own LSTM where fedlib writes its steps out."""
+    """Return the model with PyTorch's LSTM in place of fedlib's own steps."""
     for module in model.modules():
         if isinstance(module, nn.LSTM):
             module.forward = MethodType(_last_states, module)
@@ -61,7 +61,7 @@ def draw(clients: Sequence[Client], cohort: int, rng: np.random.Generator) -> li
 def optimizer_of(
     choice: Optimizer, model: nn.Module, fused: bool | None = None
 ) -> torch.optim.Optimizer:
-    """Return torch's own SGD or Adam over a module."""
+    """Return torch's SGD or Adam for the parameters of a module."""
     if choice.name == "sgd":
         how = {"momentum": choice.momentum, "weight_decay": choice.weight_decay}
         return torch.optim.SGD(model.parameters(), choice.lr, fused=fused, **how)
@@ -73,7 +73,7 @@ def optimizer_of(
 def fedavg_round(
     model: nn.Module, cohort: Sequence[Client], choice: Optimizer, epochs: int = 1
 ) -> None:
-    """Train a copy at every client and load the average weighted by size into ``model``."""
+    """Train a copy of ``model`` at every client; load the weighted average into ``model``."""
     device = next(model.parameters()).device
     total = sum(client.size for client in cohort)
     states = []
@@ -95,9 +95,10 @@ def fedavg_round(
 
 @dataclass(eq=False)
 class Memory:
-    """All clients' images as floats, as they lie fastest, ``[N, height, width, channels]``.
+    """All examples as floats; images ``[N, height, width, channels]``, the fastest layout.
 
-    Four times the memory of the bytes that a federation keeps. ``clients`` are a client's places.
+    They take four times the memory of the bytes in a federation. ``rows`` has the indices of each
+    client's examples.
     """
 
     x: Tensor
@@ -120,7 +121,7 @@ def tight_round(
     choice: Optimizer,
     epochs: int,
 ) -> None:
-    """Play what ``fedavg_round`` plays with one module, a fused optimiser, and no loader."""
+    """Play the round of `fedavg_round` with one module, a fused optimiser, and no loader."""
     leaves = dict(model.named_parameters())
     begun = {n: w.detach().clone() for n, w in leaves.items()}
     mean = {n: torch.zeros_like(w) for n, w in begun.items()}
@@ -145,7 +146,7 @@ def tight_round(
 
 
 class Mixture(nn.Module):
-    """K experts, each with ``base`` and ``head``, and q(z|y); gates live with the clients."""
+    """K experts, each with ``base`` and ``head``, and q(z|y); the gates belong to the clients."""
 
     def __init__(self, experts: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -155,7 +156,7 @@ class Mixture(nn.Module):
         self.phi = nn.Parameter(torch.zeros(self.classes, len(experts)))
 
     def new_gate(self) -> nn.Module:
-        """Return a gate that starts uniform."""
+        """Return a gate with uniform output."""
         gate = nn.Linear(self.width, len(self.experts))
         nn.init.zeros_(gate.weight)
         nn.init.zeros_(gate.bias)
@@ -191,7 +192,7 @@ def fedmix_round(
     lr: float,
     prior: Tensor,
 ) -> None:
-    """Play algorithm 1 of the FedMix paper; ``server`` moves ``mixture``, lambda_H is 1."""
+    """Play algorithm 1 of the FedMix paper with lambda_H = 1; ``server`` updates ``mixture``."""
     locals_ = [_train(mixture, client, lr) for client in cohort]
     total = sum(client.size for client in cohort)
     p = torch.tensor([client.size / total for client in cohort], device=prior.device)

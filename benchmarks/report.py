@@ -1,4 +1,4 @@
-"""What all benchmarks share: their options, the machine, tables, and where a report is written."""
+"""Common parts of all benchmarks: options, the machine, tables, and the place of reports."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ FREE = " with AVX-512"
 
 
 def parser(module: str, description: str | None) -> argparse.ArgumentParser:
-    """Return a command line with the option that every benchmark has."""
+    """Return a parser of the command line with the option that every benchmark has."""
     made = argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=description,
@@ -30,14 +30,14 @@ def parser(module: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def count(text: str) -> int:
-    """Return a number of the command line that is at least 1."""
+    """Return a number of the command line, which must be at least 1."""
     if int(text) < 1:
         raise argparse.ArgumentTypeError("must be >= 1")
     return int(text)
 
 
 def device(name: str) -> torch.device:
-    """Return a device of the command line; one that is not there is an error of one line."""
+    """Return a device of the command line; one that does not exist is an error of one line."""
     try:
         return pick_device(name)
     except UnknownName as error:
@@ -45,7 +45,7 @@ def device(name: str) -> torch.device:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Return what the numbers depend on besides the code."""
+    """Return what the measurements depend on besides the code."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     free = FREE if processor.has_wider() and not processor.pinned() else ""
@@ -56,20 +56,20 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def folder(keep: bool) -> Path:
-    """Return where reports are written: ``build/``, or ``benchmarks/`` if they are kept."""
+    """Return the folder of reports: ``build/``, or ``benchmarks/`` if they are kept."""
     found = KEPT if keep else paths.build()
     found.mkdir(parents=True, exist_ok=True)
     return found
 
 
 def write(name: str, text: str, keep: bool) -> None:
-    """Write a report and say where."""
+    """Write a report; print its path."""
     file = folder(keep) / name
     file.write_text(text, "utf-8")
     print(f"written to {file}", flush=True)
 
 
 def table(head: Mapping[str, str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown, given its columns with their rules, and its rows."""
+    """Return a table in Markdown, given the alignment of each column, and the rows."""
     lines = [[*head], [*head.values()], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

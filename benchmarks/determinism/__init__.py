@@ -1,1 +1,1 @@
-"""Whether a result has the same bits, and where it has not, how far apart two results are."""
+"""Whether results have the same bits, and how far they are apart if not."""

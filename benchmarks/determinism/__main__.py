@@ -21,7 +21,7 @@ from benchmarks.determinism.played import GROWN, Growth, InMemory, growth, in_me
 from benchmarks.determinism.subjects import subjects
 from benchmarks.determinism.trained import CHUNKS, THREADS, train_all, trained
 
-# The ways that are promised to end with the reference's bits, in words.
+# The ways that must have the same bits as the reference, in words.
 BITS = {
     "again": "trained twice in one process",
     "elsewhere": "another process, in another order, with another hash seed, locale and time zone",
@@ -29,7 +29,7 @@ BITS = {
 }
 ALONE = "a client in a cohort, and alone (chunk 1): message, loss and own leaves of a round"
 ROUNDED = (*CHUNKS, THREADS)
-# Whose difference is followed over rounds: a net of each kind, and a mixture.
+# Subjects whose deviation is followed over rounds: a net of each kind, and a mixture.
 GROWING = (
     "FedAvg, dense",
     "FedMix, dense",
@@ -40,7 +40,7 @@ GROWING = (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, print and write."""
+    """Measure, print and write the report."""
     parser = report.parser("benchmarks.determinism", __doc__)
     parser.add_argument("--jobs", type=report.count, default=2, help="processes at a time")
     parser.add_argument("--folder", help="keep the runs here; what is there is not trained again")
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _compared(root: Path, way: str) -> dict[str, Deviation]:
-    """Return how far a way is from the reference, by title."""
+    """Return the deviations of a way from the reference, by title."""
     found = {}
     for subject in subjects():
         ends = [trained(root, name, subject.experiment) for name in ("reference", way)]

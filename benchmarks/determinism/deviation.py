@@ -1,4 +1,4 @@
-"""How far two results of the same experiment are apart."""
+"""The deviation of two results of the same experiment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +10,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Deviation:
-    """Whether two results have the same bits, and else how far they are apart.
+    """Whether two results have the same bits, and otherwise how far they are apart.
 
-    ``largest`` is the largest difference of a number of the state, ``relative`` the norm of all
-    differences over that of the state, integers and a server's memory aside; ``choices`` how many
-    integers of the state differ; ``accuracy`` the difference of the mean test accuracy and
-    ``client`` the largest of one client's.
+    Attributes:
+        same: whether all bits of states and metrics are equal.
+        largest: the largest difference of a number of the states.
+        relative: the norm of all differences over that of the state, without integers and the
+            server's memory.
+        choices: the number of integers of the states that differ.
+        accuracy: the difference of the mean test accuracies.
+        client: the largest difference of a client's test accuracy.
     """
 
     same: bool
@@ -30,7 +34,7 @@ Result = tuple[Mapping[str, Tensor], pd.DataFrame]
 
 
 def compare(one: Result, other: Result) -> Deviation:
-    """Return how far ``other`` is from ``one``: flat states and metrics."""
+    """Return the deviation of ``other`` from ``one``: flat states and metrics."""
     mine, theirs = one[1], other[1]
     same = bits(one[0]) == bits(other[0]) and mine.equals(theirs)
     largest, relative, choices = distance(one[0], other[0])
@@ -40,7 +44,7 @@ def compare(one: Result, other: Result) -> Deviation:
 
 
 def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> tuple[float, float, int]:
-    """Return the largest difference, the relative one, and how many integers differ."""
+    """Return the largest difference, the relative one, and the number of different integers."""
     if one.keys() != other.keys():
         raise ValueError(f"states of other leaves: {sorted(one.keys() ^ other.keys())}")
     largest, squares, total, choices = 0.0, 0.0, 0.0, 0

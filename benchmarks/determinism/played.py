@@ -1,4 +1,4 @@
-"""What rounds in memory show: clients alone, evaluation in parts, growth."""
+"""Deviations of rounds in memory: clients alone, evaluation in parts, and growth over rounds."""
 
 import copy
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ GROWN = (1, 5, 20)
 
 
 class _Double(ClientData):
-    """A table whose examples are doubles."""
+    """A table with examples in double precision."""
 
     def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return what a model takes, as ``ClientData`` does, but images in double precision."""
+        """Return the inputs of ``ClientData``, with images in double precision."""
         x = ClientData.inputs(self, examples, noise)
         return x.double() if x.is_floating_point() else x
 
@@ -47,11 +47,16 @@ class Only(Selection):
 
 @dataclass(frozen=True)
 class InMemory:
-    """What rounds of one subject show.
+    """Deviations of rounds of one subject.
 
-    Whether a client's message and leaves have the same bits when it trains alone, by whether the
-    cohort trains one by one or in shared programs, and if not how far apart (relative); how far the
-    negative log-likelihood and the accuracy of a client are apart when it is evaluated in parts.
+    Attributes:
+        alone: whether a client's message and tensors have the same bits when it trains alone, if
+            the cohort trains one by one.
+        shared_alone: the same, if the cohort trains in shared programs.
+        shared_alone_relative: the largest relative distance in that case.
+        nll: the largest relative difference of a client's negative log-likelihood when it is
+            evaluated in parts.
+        accuracy: the largest difference of its accuracy.
     """
 
     alone: bool
@@ -62,7 +67,7 @@ class InMemory:
 
 
 def in_memory(root: Path, subject: Subject) -> InMemory:
-    """Go on from the reference's last state by a round, in several ways."""
+    """Continue from the reference's last state by a round, in several ways."""
     experiment = subject.experiment
     algorithm = experiment.algorithm
     fed = train_view(algorithm, experiment.task.build(SEED, "cpu"))
@@ -85,7 +90,7 @@ def in_memory(root: Path, subject: Subject) -> InMemory:
 
 
 def _of(played: tuple[State, Report], row: int) -> dict[str, Tensor]:
-    """Return what one client's training has led to: its message, its loss and its own leaves."""
+    """Return the result of one client's training: its message, its loss and its own tensors."""
     state, report = played
     at = report.clients.tolist().index(row)
     said = {f"message:{n}": t[at] for n, t in report.messages.items()}
@@ -94,7 +99,7 @@ def _of(played: tuple[State, Report], row: int) -> dict[str, Tensor]:
 
 
 def _in_parts(subject: Subject, fed: Federation, state: State) -> tuple[float, float]:
-    """Return the largest differences, by client, when few examples are evaluated at a time."""
+    """Return the largest differences by client when few examples are evaluated at a time."""
     algorithm = subject.experiment.algorithm
     whole = evaluate(fed, algorithm, state, fed.test)
     with mock.patch.multiple("fedlib.engine.width", BLOCK=7, BUDGET=1, READ=1):
@@ -105,9 +110,12 @@ def _in_parts(subject: Subject, fed: Federation, state: State) -> tuple[float, f
 
 @dataclass(frozen=True)
 class Growth:
-    """Relative distances after ``GROWN`` rounds: to another chunk, and to double precision.
+    """Relative distances after ``GROWN`` rounds.
 
-    ``accuracy`` is by how much the mean test accuracy differs between the chunks at the end.
+    Attributes:
+        chunk: to another chunk.
+        double: to double precision.
+        accuracy: the difference of the mean test accuracy between the chunks at the end.
     """
 
     chunk: tuple[float, ...]
@@ -162,7 +170,7 @@ def _doubled(state: State) -> State:
 
 @contextmanager
 def _precision(double: bool) -> Iterator[None]:
-    """Have new tensors made in double precision."""
+    """Make new tensors in double precision."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if double else before)
     try:

@@ -1,6 +1,7 @@
-"""What is trained: every exported algorithm on a small dense net, and some on other kinds of nets.
+"""The trained subjects: every exported algorithm on a small dense net, and some on other nets.
 
-All on scikit-learn's digits with clients of unequal size, so that shared programs are padded.
+All are trained on scikit-learn's digits with clients of unequal size, so that shared programs are
+padded.
 """
 
 from dataclasses import dataclass, replace
@@ -35,12 +36,12 @@ NETS: dict[str, Architecture] = {
 
 @value
 class PixelTexts(Task):
-    """Digits that are read: two rows of pixels, a token for each of the 17 shades of grey."""
+    """Digits as texts: two rows of pixels, with a token for each of the 17 shades of grey."""
 
     def build(
         self, seed: int, device: str | torch.device = "cpu", fitted: Fitted | None = None
     ) -> Federation:
-        """Return the federation of one seed, of texts."""
+        """Return the federation of a seed, with texts."""
         fed = Task.build(replace(self, model=MLP((1,))), seed, device, fitted)
         texts = {name: _read(getattr(fed, name)) for name in ("train", "validation", "test")}
         net = FunctionalModel(self.model, tuple(texts["train"].x.shape[1:]), fed.classes)
@@ -62,7 +63,7 @@ class Subject:
 
 
 def subjects() -> list[Subject]:
-    """Return all of them; an algorithm joins by being exported."""
+    """Return all subjects; a new algorithm is included once it is exported."""
     dense = algorithms.every(client=_STEP, **FAST) | _OPTIONS
     return [
         Subject(net, name, _experiment(_task(net), algorithm))
@@ -89,7 +90,7 @@ def _experiment(task: Task, algorithm: FedAvg) -> Experiment:
 
 
 def _read(table: ClientData) -> ClientData:
-    """Return a table of digits as texts: of 256 shades only 17 occur."""
+    """Return a table of digits as texts: only 17 of 256 shades occur."""
     tokens = (table.x[:, 2:7:3].flatten(1).to(torch.int32) + 8) // 16
     none = table.scale[:0]
     return replace(table, x=tokens, scale=none, shift=none)

@@ -28,13 +28,14 @@ HALF = ROUNDS // 2
 
 @dataclass(frozen=True)
 class Way:
-    """How to train: nothing of it is in an experiment's key.
+    """How to train, in ways that are not part of an experiment's key.
 
-    Args:
+    Attributes:
         chunk, threads, device: as of ``run``.
         backwards: whether the subjects are trained in the opposite order.
         stop: whether every run is interrupted half way.
-        into: the way whose folder it trains into, and so goes on with. Default: its own.
+        into: the way whose folder it trains into, and which thus continues its runs. Default: its
+            own.
         environment: further variables of its process.
     """
 
@@ -51,7 +52,7 @@ CHUNKS = {f"chunk {n}": Way(chunk=n) for n in (1, 2, 3)} | {"chunk all": Way(chu
 THREADS = "threads 2"
 _OTHER = {"PYTHONHASHSEED": "1", "LC_ALL": "C", "TZ": "Asia/Kathmandu"}
 _OFTEN = {"FEDLIB_CHECKPOINT_SECONDS": "-1"}
-# Threads that wait actively for each other crawl where others want the cores, too.
+# Threads that wait actively for each other are very slow if other processes need the cores.
 _TWO = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 WAYS: dict[str, Way] = {
     "reference": Way(),
@@ -62,7 +63,7 @@ WAYS: dict[str, Way] = {
     **CHUNKS,
     THREADS: Way(threads=2, environment=_TWO),
 }
-# Ways of one group share a process; groups of one line wait for each other.
+# Ways of one group share a process; the groups of a line run one after another.
 _LINES: list[list[list[str]]] = [
     [["reference", "again"]],
     [["interrupted"], ["resumed"]],
@@ -81,7 +82,7 @@ def train_all(root: Path, jobs: int) -> None:
 
 
 def trained(root: Path, way: str, experiment: Experiment) -> tuple[State, pd.DataFrame]:
-    """Return the final state and the metrics that a way has led to."""
+    """Return the final state and the metrics of an experiment that was trained in a way."""
     with runs_in(root / way):
         kept = store.RunFolder(experiment).restore()
     assert kept is not None and kept.completed == experiment.rounds, (way, experiment)
@@ -90,7 +91,7 @@ def trained(root: Path, way: str, experiment: Experiment) -> tuple[State, pd.Dat
 
 @contextmanager
 def runs_in(folder: Path) -> Iterator[None]:
-    """Have runs stored in a folder, and no exported results."""
+    """Store runs in a folder, without exported results."""
     where = {"FEDLIB_RUNS": str(folder), "FEDLIB_RESULTS": str(folder / "none")}
     with mock.patch.dict(os.environ, where):
         yield
@@ -107,7 +108,7 @@ def train_one(subject: Subject, way: Way) -> None:
     """Train one subject; a way that stops leaves its last stage half done."""
 
     def half_way(completed: int, _: int, loss: float) -> None:
-        if completed == HALF and math.isfinite(loss):  # not what a resumed run tells at its start
+        if completed == HALF and math.isfinite(loss):  # a resumed run reports NaN at its start
             raise KeyboardInterrupt
 
     experiment = subject.experiment
@@ -124,7 +125,7 @@ def train_one(subject: Subject, way: Way) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Train all subjects in the ways that are named."""
+    """Train all subjects in the given ways."""
     root, *names = arguments
     for name in names:
         way = WAYS[name]

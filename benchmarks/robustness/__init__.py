@@ -1,5 +1,5 @@
-"""What fedlib withstands, measured: kills, disks that cannot be written, rivals, hostile input.
+"""The robustness of fedlib, measured: kills, full disks, concurrent processes and hostile input.
 
-One file per kind of trouble, each with ``measure(plan)``, which returns rows of the report, and a
-docstring whose second paragraph stands above them.
+There is a module per kind of trouble with a function ``measure(plan)``, which returns rows of the
+report. The second paragraph of the module's docstring is printed above them.
 """

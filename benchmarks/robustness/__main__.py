@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure what is asked for, print it row by row, and write the report."""
+    """Measure, print each row, and write the report; return 1 if a promise was broken."""
     asked = _asked(arguments)
     torch.set_num_threads(1)
     begin, found = time.monotonic(), dict[ModuleType, list[Row]]()
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measured(part: ModuleType, plan: Plan) -> list[Row]:
-    """Return the rows of one kind; one that fails altogether does not cost those of the others."""
+    """Return the rows of one kind; if it fails altogether, a row says so."""
     try:
         rows: list[Row] = part.measure(plan)
         return rows

@@ -1,4 +1,4 @@
-"""Forked processes: torch is imported already, so one costs milliseconds and may be killed."""
+"""Forked processes, which start in milliseconds because torch is imported, and may be killed."""
 
 import itertools
 import multiprocessing
@@ -16,11 +16,17 @@ from typing import Any, NamedTuple
 FORK = multiprocessing.get_context("fork")
 SECONDS = 600.0
 FILE_EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "fcntl.flock"}
-"""The audit events that Python raises before it touches a file."""
+"""The audit events that Python raises before operations on files."""
 
 
 class Ended(NamedTuple):
-    """How a process ended: its code, -signal, or None if it hung; what it returned or raised."""
+    """How a process ended.
+
+    Attributes:
+        code: its exit code, -signal, or None if it hung.
+        said: what it returned.
+        error: what it raised.
+    """
 
     code: int | None
     said: Any = None
@@ -28,12 +34,12 @@ class Ended(NamedTuple):
 
     @property
     def killed(self) -> bool:
-        """Whether it was killed, and did not end by itself before that."""
+        """Whether it was killed before it could end by itself."""
         return self.code == -signal.SIGKILL
 
 
 class Child:
-    """A forked process that calls a function and sends back what it returned or raised."""
+    """A forked process that calls a function and sends back its result or exception."""
 
     def __init__(self, act: Callable[[], Any]) -> None:
         self._near, far = FORK.Pipe(duplex=False)
@@ -54,7 +60,7 @@ class Child:
         return not self._process.is_alive()
 
     def wait(self, seconds: float = SECONDS) -> Ended:
-        """Wait until the process ends; one that has not after some seconds hangs, and is killed."""
+        """Wait for the end of the process; one that hangs is killed after some seconds."""
         self._process.join(seconds)
         hung = not self.over()
         self.kill()
@@ -84,7 +90,7 @@ def call(act: Callable[[], Any], seconds: float = SECONDS) -> Ended:
 
 
 def until(holds: Callable[[], bool], seconds: float = SECONDS) -> bool:
-    """Wait until something holds; return whether it did within some seconds."""
+    """Wait until a condition holds; return whether it did within some seconds."""
     end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end:
@@ -94,13 +100,13 @@ def until(holds: Callable[[], bool], seconds: float = SECONDS) -> bool:
 
 
 def _observe_files(touched: Callable[[int], Any]) -> None:
-    """Call a function before every touch of a file by this process, with how many there were."""
+    """Call a function before every file event of this process, with the number of events."""
     numbers = itertools.count(1)
     sys.addaudithook(lambda event, _: event in FILE_EVENTS and touched(next(numbers)))
 
 
 def dying_at(moment: int, act: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that is killed before it touches a file for the n-th time."""
+    """Return a function that is killed before its n-th file event."""
 
     def doomed() -> Any:
         _observe_files(lambda n: n == moment and os.kill(os.getpid(), signal.SIGKILL))
@@ -110,7 +116,7 @@ def dying_at(moment: int, act: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def touches(act: Callable[[], Any]) -> int:
-    """Return how often a function touches a file; it is called in a child."""
+    """Return the number of file events of a function, which is called in a child."""
 
     def counted() -> int:
         seen = list[int]()
@@ -125,7 +131,7 @@ def touches(act: Callable[[], Any]) -> int:
 
 
 def limit_memory(more: int = 3 << 30) -> None:
-    """Let this process have so many bytes more than it has."""
+    """Limit the memory of this process to ``more`` bytes above its present use."""
     pages = int(Path("/proc/self/statm").read_text("utf-8").split()[0])
     most = pages * resource.getpagesize() + more
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

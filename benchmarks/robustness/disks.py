@@ -28,7 +28,7 @@ Act = Callable[[], Any]
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Fill the disk under a run, an export and the cache, and seal a store."""
+    """Fill the disk during a run, an export and decoding, and seal a store."""
     with tiny.home(plan.place("calm")):
         tiny.play(DONE)
         expected, result = tiny.bits(DONE), find_result(DONE)
@@ -55,7 +55,7 @@ def measure(plan: Plan) -> list[Row]:
 
 @contextmanager
 def _mounted(place: Path, options: str) -> Iterator[bool]:
-    """Mount a tmpfs; yields whether that was permitted."""
+    """Mount a tmpfs within a block; yield whether that was permitted."""
     place.mkdir(exist_ok=True)
     permitted = _mount("-t", "tmpfs", "-o", options, "fedlib-robustness", str(place))
     try:
@@ -75,7 +75,7 @@ def _mount(*words: str) -> bool:
 def _full(
     plan: Plan, row: Row, act: Act, sound: Callable[[], bool], options: str, step: int
 ) -> Row:
-    """Work on a disk that has too little room; then make room, and work again."""
+    """Work on a disk without enough room; then make room, and work again."""
     place, room = plan.folder / "full", step
     while row.outcomes["enough room"] == 0 and row.times < MOST:
         with _mounted(place, options.format(room)), tiny.home(place):
@@ -90,7 +90,7 @@ def _full(
 
 
 def _refusal(ended: child.Ended, place: str, variable: str) -> str:
-    """Return the outcome of a refusal, which must name the folder and the variable in one line."""
+    """Return the outcome of a refusal: one line must name the folder and the variable."""
     kind, _, text = ended.error.partition(": ")
     clear = kind in ("StoreError", "DatasetError") and "\n" not in text
     if ended.code != 0 and clear and place in text and variable in text:
@@ -126,14 +126,14 @@ def _sealed(place: Path, source: Path) -> Row:
 
 
 def _read() -> None:
-    """Read all that is stored."""
+    """Read everything that is stored."""
     assert find_result(DONE) is not None and list_runs()
     run_with_state(DONE, progress=False)
     tiny.opened()
 
 
 def _as_another_user(act: Act) -> Act:
-    """Return a function that is called as a user whom the modes of files bind."""
+    """Return a function that is called as a user without the rights of root."""
 
     def inside() -> Any:
         if os.getuid() == 0:

@@ -32,16 +32,21 @@ from fedrun import Result, find_result, list_runs, store
 from fedrun.files import DamagedWarning
 from fedrun.results import export, path_of, read_metrics
 
-TRAINED_AGAIN = 20  # one of so many damaged runs is also trained again and compared
+TRAINED_AGAIN = 20  # one of 20 damaged runs is also trained again and compared
 RUN, OTHER = tiny.BEST, tiny.MIX
 JSON = (*mangle.BYTES, *[mangle.in_json] * 7)
 CODE = ("os.system('true')", "__import__('os')", "().__class__", "9**9**9", "f'{1}'", "-" * 5000)
 
 
 class Target(NamedTuple):
-    """A file, the ways to spoil it, and a function that reads it and returns the outcome.
+    """A file, the ways to damage it, and a function that reads it.
 
-    ``look`` is called with the number of the case; ``without`` is deleted before.
+    Attributes:
+        what: the file in words.
+        path: its path.
+        ways: the ways to damage it.
+        look: reads the file and returns the outcome, given the number of the case.
+        without: files and folders that are deleted before.
     """
 
     what: str
@@ -52,7 +57,7 @@ class Target(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One way to spoil a file, named by the way and its seed."""
+    """One way to damage a file, named by the way and its seed."""
 
     number: int
     way: mangle.Way
@@ -62,12 +67,12 @@ class Case(NamedTuple):
         return f"{self.way.__name__} {self.seed}"
 
     def spoilt(self, data: bytes) -> bytes:
-        """Return the file's bytes, spoilt."""
+        """Return a file's bytes, damaged."""
         return self.way(random.Random(self.seed), data)
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Spoil every kind of file that fedlib reads."""
+    """Damage every kind of file that fedlib reads."""
     warnings.simplefilter("ignore", DamagedWarning)
     home = plan.place("home")
     with tiny.home(home), tiny.data(plan.place("home/data")) as source:
@@ -95,7 +100,7 @@ def _cases(plan: Plan, what: str, ways: tuple[mangle.Way, ...]) -> list[Case]:
 
 
 def _spoilt(plan: Plan, target: Target, home: Path) -> Row:
-    """Spoil one file in many ways; all files are as they were before each."""
+    """Damage one file in many ways; all files are restored in between."""
     row, data = Row(f"spoilt {target.what}"), target.path.read_bytes()
 
     def act(case: Case) -> str:
@@ -113,7 +118,7 @@ def _spoilt(plan: Plan, target: Target, home: Path) -> Row:
 
 
 def _of_a_run(found: Result) -> list[Target]:
-    """Files of a finished run, which is looked up, listed, locked and restored."""
+    """Return the files of a finished run, which is looked up, listed, locked and restored."""
     expected, aside = tiny.bits(RUN), paths.runs() / "damaged"
 
     def look(number: int) -> str:
@@ -153,7 +158,7 @@ def _of_a_run(found: Result) -> list[Target]:
 
 
 def _of_results(found: Result) -> list[Target]:
-    """The record of a run that diverged, and an exported result with the JSON of its run."""
+    """Return the record of a diverged run, and an exported result with the JSON of its run."""
     failed, path = store.folder(OTHER), path_of(RUN)
     assert path is not None
     metrics = read_metrics(path, RUN.key)  # whose losses are rounded
@@ -185,7 +190,7 @@ def _of_results(found: Result) -> list[Target]:
 
 
 def _of_data(source: Path) -> list[Target]:
-    """Decoded files, which are made anew, and a Parquet file that is to be decoded."""
+    """Return decoded files, which must be decoded again, and a Parquet file to be decoded."""
     expected = _examples()
     (entry,) = [p for p in (paths.cache() / "datasets").iterdir() if p.is_dir()]
 
@@ -218,7 +223,7 @@ def _examples() -> list[bytes]:
 
 
 def _texts(plan: Plan, kind: str, text: str, ways: tuple[mangle.Way, ...]) -> Row:
-    """Specs from elsewhere: JSON, or code as the command line takes it."""
+    """Read damaged specs: JSON, or code as on the command line."""
     row = Row(f"spoilt spec, as {kind}")
 
     def act(case: Case) -> str:
@@ -238,19 +243,19 @@ def _texts(plan: Plan, kind: str, text: str, ways: tuple[mangle.Way, ...]) -> Ro
 
 
 def planted(rng: random.Random, data: bytes) -> bytes:
-    """Put hostile code in a random place."""
+    """Insert hostile code at a random position."""
     at = rng.randrange(len(data))
     return data[:at] + rng.choice(CODE).encode() + data[at:]
 
 
 def swapped(rng: random.Random, data: bytes) -> bytes:
-    """Put another file of the store in its place."""
+    """Replace a file by another file of the store."""
     name = rng.choice((store.SPEC, store.CHECKPOINT, store.PROVENANCE))
     return (store.folder(OTHER) / name).read_bytes()
 
 
 def schema(rng: random.Random, data: bytes) -> bytes:
-    """Write a sound Parquet file that holds something else than metrics."""
+    """Write a sound Parquet file that holds something other than metrics."""
     frame = pq.read_table(pa.BufferReader(data)).to_pandas()
     name = rng.choice(list(frame.columns))
     changed: list[Callable[[], pd.DataFrame]] = [
@@ -264,7 +269,7 @@ def schema(rng: random.Random, data: bytes) -> bytes:
 
 
 def in_exported(rng: random.Random, data: bytes) -> bytes:
-    """Put something hostile in the JSON that says of which run an exported result is."""
+    """Insert something hostile into the JSON that identifies the run of an exported result."""
     table = pq.read_table(pa.BufferReader(data))
     said = mangle.in_json(rng, table["run"][0].as_py().encode())
     column = pa.array([said] * len(table)).cast(pa.string(), safe=False)

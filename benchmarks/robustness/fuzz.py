@@ -1,4 +1,4 @@
-"""Many hostile cases, each in a child: none may hang, crash, eat the memory or run code."""
+"""Hostile cases in children, none of which may hang, crash, exhaust memory or run code."""
 
 import signal
 import sys
@@ -16,14 +16,14 @@ CODE = {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "pickle.fi
 def every(
     row: Row, cases: Iterable[Any], act: Callable[[Any], str], after: Callable[[], Any] = int
 ) -> None:
-    """Do something with every case in a child, and count the outcomes that it returns.
+    """Call a function with every case in a child, and count the outcomes that it returns.
 
-    An outcome that begins with "!" is a broken promise, as is an error that is not clear, a crash,
-    a hang, or code that was executed.
+    An outcome that begins with "!" is a broken promise, and so are an unclear error, a crash, a
+    hang, and code that was executed.
 
     Args:
         row: counts the outcomes.
-        cases: what ``act`` is called with.
+        cases: the arguments of ``act``.
         act: returns the outcome of a case.
         after: is called after each case, in this process.
     """

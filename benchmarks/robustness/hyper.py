@@ -32,7 +32,7 @@ OTHERS: tuple[Any, ...] = (
     {1, 2}, np.float64(0.5), np.array([0.1, 0.2]), torch.tensor(0.5),
 )  # fmt: skip
 HOSTILE = (*NUMBERS, *HUGE, *OTHERS)
-# What stands for a class of values that a field asks for.
+# Values of the classes that fields ask for.
 PLAIN: dict[Any, Any] = {
     FedAvg: FedAvg(),
     Architecture: MLP((4,)),
@@ -42,14 +42,14 @@ PLAIN: dict[Any, Any] = {
 
 
 def kinds() -> list[type]:
-    """Return every value dataclass of the three packages, by name."""
-    importlib.import_module("papers.registry")  # which makes all of them known
+    """Return every value dataclass of the three packages, sorted by name."""
+    importlib.import_module("papers.registry")  # registers all of them
     ours = [c for c in values._KINDS.values() if c.__module__.partition(".")[0] in PACKAGES]
     return sorted(ours, key=lambda c: c.__name__)
 
 
 def plain(cls: type) -> Any:
-    """Return a value of a kind: its defaults, and for each field without one something small."""
+    """Return a value of a kind: its defaults, and something small for each field without one."""
     if cls in PLAIN:
         return PLAIN[cls]
     hints = typing.get_type_hints(cls)
@@ -73,10 +73,10 @@ def fields() -> list[tuple[type, str]]:
 
 
 def judged(cls: type, name: str, hostile: Any) -> str:
-    """Return how a field takes something hostile; what begins with "!" is a broken promise."""
+    """Return how a field reacts to a hostile value; "!" marks a broken promise."""
     try:
         said = repr(hostile)[:40]
-    except ValueError:  # a whole number of too many digits
+    except ValueError:  # an integer with too many digits
         said = type(hostile).__name__
     base = plain(cls)
     try:
@@ -93,7 +93,7 @@ def judged(cls: type, name: str, hostile: Any) -> str:
 
 
 def _lost(item: Any) -> str:
-    """Return "" if a value prints as its code, has a key, and can be read back, else what fails."""
+    """Return "" if a value prints as its code, has a key, and can be read back; else what fails."""
     try:
         written = json.dumps(to_dict(item), allow_nan=False)
         again = (from_code(as_code(item)), from_dict(json.loads(written)))
@@ -106,7 +106,7 @@ def _lost(item: Any) -> str:
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Put everything hostile into every field."""
+    """Assign every hostile value to every field."""
     row = Row(f"hostile values in {len(fields())} fields of {len(kinds())} kinds of value")
     for cls, name in fields():
         for hostile in HOSTILE:

@@ -36,16 +36,16 @@ EXPORTED = [tiny.MIX, tiny.ALONE]
 
 @dataclass(frozen=True)
 class Storm:
-    """What is killed, how often, and what must be the same after it.
+    """What is killed, how often, and what must be the same afterwards.
 
-    Args:
+    Attributes:
         what: the row of the report.
         share: of all kills of a plan.
         act: the work.
-        found: returns all that the finished work has led to.
-        kept: returns, by name, what must stay as it is once it is there.
+        found: returns all results of the finished work.
+        kept: returns, by name, results that must stay once they exist.
         prepare: is called before every life.
-        victim: who of a sweep is killed; else the process itself.
+        victim: which process of a sweep is killed; "" for the process itself.
     """
 
     what: str
@@ -82,7 +82,7 @@ def _sweeps() -> list[Storm]:
 
 
 def _sweep() -> str:
-    """Sweep over workers that are forked, and not spawned as usual; return which of them died."""
+    """Sweep over forked workers, not spawned ones as usual; return which of them died."""
     with patch("fedrun.workers.multiprocessing.get_context", lambda _: child.FORK):
         try:
             sweep(SWEPT, workers=2, device="cpu", progress=False)
@@ -126,7 +126,7 @@ def _exported() -> dict[str, Any]:
 
 
 def _exported_always() -> dict[str, Any]:
-    """Return what every export writes, of which one is of fewer runs."""
+    """Return the runs that every export writes; one of the exports has fewer runs."""
     return {key: said for key, said in _exported().items() if key == EXPORTED[0].key}
 
 
@@ -175,7 +175,7 @@ def _struck(
 
 
 def _struck_sweep(row: Row, storm: Storm, rng: random.Random, after: float) -> child.Ended:
-    """Kill somebody of a sweep, and wait until all of its processes have ended."""
+    """Kill processes of a sweep, and wait until all of its processes have ended."""
     parent = child.Child(storm.act)
     child.until(parent.over, after)
     child.until(lambda: parent.over() or bool(_children(parent.pid)))
@@ -192,7 +192,7 @@ def _struck_sweep(row: Row, storm: Storm, rng: random.Random, after: float) -> c
 
 
 def _children(pid: int) -> list[int]:
-    """Return the processes that a process has made; none if it has ended."""
+    """Return the children of a process; none if it has ended."""
     try:
         return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()]
     except OSError:

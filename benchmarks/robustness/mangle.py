@@ -1,4 +1,4 @@
-"""Ways to spoil a file: bytes cut, flipped and swapped, headers that lie, JSON that explodes."""
+"""Ways to damage a file: bytes cut, flipped and swapped, false headers, and hostile JSON."""
 
 import json
 import random
@@ -20,7 +20,7 @@ HOSTILE = (
     '{"__class__": "os.system"}',
     '{"__reduce__": ["os.system", ["true"]]}', '"__import__(\'os\').system(\'true\')"',
 )  # fmt: skip
-"""JSON that no file of fedlib holds at most of its places."""
+"""JSON values that files of fedlib hold in few of their places."""
 
 
 def cut(rng: random.Random, data: bytes) -> bytes:
@@ -35,19 +35,19 @@ def flip(rng: random.Random, data: bytes) -> bytes:
 
 
 def scramble(rng: random.Random, data: bytes) -> bytes:
-    """Put garbage over a random stretch."""
+    """Overwrite a random stretch with random bytes."""
     at = rng.randrange(len(data))
     length = rng.randint(1, 64)
     return data[:at] + rng.randbytes(length) + data[at + length :]
 
 
 def garbage(rng: random.Random, data: bytes) -> bytes:
-    """Put garbage in place of all of it."""
+    """Replace all bytes by random ones."""
     return rng.randbytes(rng.choice((0, 1, 8, 100, len(data))))
 
 
 def zeros(rng: random.Random, data: bytes) -> bytes:
-    """Let a stretch be zeros, as after a crash of the machine."""
+    """Overwrite a random stretch with zeros, as after a crash of the machine."""
     at = rng.randrange(len(data))
     length = rng.randint(1, len(data) - at)
     return data[:at] + bytes(length) + data[at + length :]
@@ -57,7 +57,7 @@ BYTES: tuple[Way, ...] = (cut, flip, flip, flip, scramble, garbage, zeros)
 
 
 def in_json(rng: random.Random, data: bytes) -> bytes:
-    """Put something hostile in the place of a random part of a JSON text, or drop or rename it."""
+    """Replace a random part of a JSON text by something hostile, or drop or rename it."""
     box, mark = [json.loads(data)], "\x00here\x00"
     holder, key = rng.choice([*_places(box)])
     how = rng.random()
@@ -71,7 +71,7 @@ def in_json(rng: random.Random, data: bytes) -> bytes:
 
 
 def _places(holder: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every part of JSON data as the container that holds it and its place there."""
+    """Yield every part of JSON data as its container and its key there."""
     pairs = holder.items() if isinstance(holder, dict) else enumerate(holder)
     for key, item in list(pairs):
         yield holder, key
@@ -80,7 +80,7 @@ def _places(holder: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def in_safetensors(rng: random.Random, data: bytes) -> bytes:
-    """Let the header of a safetensors file lie: of its length, places, shapes, kinds, words."""
+    """Falsify the header of a safetensors file: its length, offsets, shapes, types, metadata."""
     (length,) = struct.unpack("<Q", data[:8])
     head, body = data[8 : 8 + length], data[8 + length :]
     if rng.random() < 0.2:

@@ -56,7 +56,7 @@ def federation(labels: Labels, held: int = 6, seed: int = 0) -> Federation:
 
 
 def played(algorithm: Any, fed: Federation, rounds: int = 2) -> None:
-    """Play rounds with everybody, and evaluate; AssertionError for a number that is not finite."""
+    """Play rounds with all clients, and evaluate; assert that all numbers are finite."""
     first = None
     if isinstance(algorithm, LaterStage | Mixture):
         first = _rounds(getattr(algorithm, "of", FedAvg()), fed, None, rounds)
@@ -84,7 +84,7 @@ def _rounds(algorithm: Any, fed: Federation, first: Any, rounds: int) -> Any:
 
 
 def outcome(algorithm: Any, fed: Federation) -> str:
-    """Return how it went; what begins with "!" is a broken promise."""
+    """Return the outcome of an algorithm; "!" marks a broken promise."""
     try:
         played(algorithm, fed)
     except AssertionError as error:
@@ -95,7 +95,7 @@ def outcome(algorithm: Any, fed: Federation) -> str:
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Let every algorithm meet every odd federation."""
+    """Run every algorithm on every odd federation."""
     rows = []
     for name, labels in ODD.items():
         row = Row(f"odd clients: {name}")

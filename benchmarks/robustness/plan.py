@@ -1,4 +1,4 @@
-"""How much trouble is made, what came of it, and which errors are clear."""
+"""The amount of trouble, its outcomes, and which errors are clear."""
 
 import random
 import traceback
@@ -15,7 +15,14 @@ OURS = (StoreError, Damaged, DatasetError, RunDiverged)
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done: kills in all, cases of each kind of fuzzed file; the seed; where."""
+    """How much is done.
+
+    Attributes:
+        kills: the number of kills in all.
+        cases: the number of cases of each kind of damaged file.
+        seed: the seed.
+        folder: where it is done.
+    """
 
     kills: int
     cases: int
@@ -35,9 +42,13 @@ class Plan:
 
 @dataclass
 class Row:
-    """One row of the report: what was done, how each time ended, and which promises were broken.
+    """One row of the report.
 
-    ``checked`` counts comparisons that came out well, beside the outcomes.
+    Attributes:
+        what: what was done.
+        outcomes: the number of cases by outcome.
+        checked: the number of comparisons with a good result.
+        broken: the broken promises.
     """
 
     what: str
@@ -47,11 +58,11 @@ class Row:
 
     @property
     def times(self) -> int:
-        """How many cases there were."""
+        """The number of cases."""
         return self.outcomes.total()
 
     def note(self, outcome: str, case: object = "") -> None:
-        """Count a case by its outcome; one that begins with "!" is a broken promise."""
+        """Count a case by its outcome; "!" marks a broken promise."""
         if outcome.startswith("!"):
             self.outcomes["BROKEN"] += 1
             self.broken.append(f"{outcome[1:]} ({str(case)[:100]})" if case else outcome[1:])
@@ -59,7 +70,7 @@ class Row:
             self.outcomes[outcome] += 1
 
     def check(self, sound: bool, good: str, bad: str = "") -> None:
-        """Count a comparison that came out well, or write down the broken promise."""
+        """Count a comparison with a good result, or note the broken promise."""
         if sound:
             self.checked[good] += 1
         else:
@@ -72,9 +83,10 @@ class Row:
 
 
 def judged(error: BaseException) -> str:
-    """Return the outcome of an error: clear if it is one of the project's, or raised by its code.
+    """Return the outcome of an error: whether it is clear.
 
-    An error is one of the project's by its class, or a ValueError or TypeError of a file of fedlib.
+    It is clear if its class is one of the project's, or if it is a ValueError or TypeError that a
+    file of fedlib raised, with a message of a sensible length.
     """
     last = traceback.extract_tb(error.__traceback__)[-1]
     refused = isinstance(error, ValueError | TypeError) and "fedlib" in Path(last.filename).parts

@@ -22,7 +22,7 @@ PLAYING = importlib.import_module("fedrun.train"), "play_round"
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Let rivals train one run and decode one data set, and kill the one that holds the lock."""
+    """Have processes train one run and decode one data set; kill the one that holds the lock."""
     with tiny.home(plan.place("calm")):
         tiny.play(RUN)
         expected = tiny.bits(RUN)
@@ -82,7 +82,7 @@ def _once(
 
 
 def _killed(plan: Plan, again: int, expected: tiny.Bits) -> Row:
-    """Kill the process that holds the lock after a round; the other has waited, and goes on."""
+    """Kill the process that holds the lock after a round; the other one waits, and continues."""
     row = Row("one of two killed while it holds the lock")
     for n in range(again):
         with tiny.home(plan.place(f"heir-{n}")) as place:

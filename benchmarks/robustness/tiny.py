@@ -1,4 +1,4 @@
-"""Runs of a second and a small data set, and what must be the same of them whatever happened."""
+"""Runs of a second and a small data set, and what must be the same of them in any case."""
 
 import io
 import os
@@ -48,7 +48,7 @@ Bits = tuple[bytes, dict[str, tuple[str, tuple[int, ...], bytes]]]
 def home(folder: Path) -> Iterator[Path]:
     """Keep runs, results and decoded data below a folder, and store every round.
 
-    Whatever the state of the checkout: results of uncommitted code could not be exported.
+    The commit is replaced, because results of uncommitted code could not be exported.
     """
     said = {f"FEDLIB_{n.upper()}": str(folder / n) for n in ("runs", "results", "cache")}
     said |= {"FEDLIB_CHECKPOINT_SECONDS": "-1", "FEDLIB_QUIET": "1"}
@@ -58,7 +58,7 @@ def home(folder: Path) -> Iterator[Path]:
 
 
 def play(experiment: Experiment) -> None:
-    """Run an experiment quietly, on one thread of the CPU."""
+    """Run an experiment on one thread of the CPU, without progress."""
     torch.set_num_threads(1)
     run(experiment, device="cpu", progress=False)
 
@@ -88,7 +88,7 @@ def stored() -> dict[str, Any]:
 
 
 def warm(folder: Path) -> None:
-    """Import in this process whatever its children will need, so that they need not."""
+    """Import in this process what its children will need."""
     with home(folder):
         for experiment in RUNS.values():
             play(experiment)
@@ -96,7 +96,7 @@ def warm(folder: Path) -> None:
 
 @contextmanager
 def data(folder: Path) -> Iterator[Path]:
-    """Write a small data set of random pictures, which is found in $FEDLIB_DATA."""
+    """Write a small data set of random pictures, which $FEDLIB_DATA points to within a block."""
     target = folder / NAME
     target.mkdir()
     rng = np.random.default_rng(0)
@@ -122,6 +122,6 @@ def opened() -> str:
 
 
 def renew(source: Path) -> None:
-    """Change the times of the files of a data set, so that what was decoded of them is older."""
+    """Change the times of the files of a data set, so that the decoded files are older."""
     for path in source.iterdir():
         path.touch()
