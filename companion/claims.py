@@ -52,13 +52,12 @@ from companion.inference import (
     UNTESTED,
     Limits,
 )
-from companion.plotting.style import title
+from companion.plotting.style import CALLED, MISSING, title
 from companion.sections import DEMONSTRATION, FAITHFUL
 from fedlib import paths
 from fedlib.metrics.intervals import interval
 
-BASELINE = "majority-class baseline"  # also the ``place`` of claims about it
-MISSING = "not trained yet"  # ``measured`` of a claim without runs
+BASELINE = CALLED  # also the ``place`` of claims about it
 NO_ORDER = "no two methods of a family differ"  # ``measured`` if nothing can be ordered
 TESTED = (HOLDS, CONTRADICTED, EQUAL, OPEN)
 WORST = (CONTRADICTED, TRAINING, OPEN, UNTESTED, EQUAL, HOLDS)  # a claim has its worst part's

@@ -367,9 +367,10 @@ def at_traffic(course: pd.DataFrame, budget: Mapping[int, float]) -> ByMethod:
 def traffic(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the megabytes per round, down and up, and in all, by method (mean over runs)."""
     rows = frame[frame["metric"].isin(["bytes_down", "bytes_up"])]
-    per_run = rows.groupby(["method", "seed", "metric"], sort=False)["value"]
+    run = run_columns(rows)
+    per_run = rows.groupby([*run, "metric"], sort=False, dropna=False)["value"]
     out = (per_run.mean() / 1e6).groupby(["method", "metric"], sort=False).mean().unstack()
-    total = per_run.sum().groupby(["method", "seed"], sort=False).sum().groupby("method").mean()
+    total = per_run.sum().groupby(run, sort=False, dropna=False).sum().groupby("method").mean()
     out["total"] = total / 1e6
     names = {"bytes_down": "MB down per round", "bytes_up": "MB up per round", "total": "MB in all"}
     return out.rename(columns=names).rename_axis(columns=None).round(2)

@@ -15,6 +15,7 @@ from companion.diverged import DIVERGED, lost
 from companion.frames import frame_of, together
 from companion.inference import LEAST_SEEDS
 from companion.plotting import INITIAL, UNTRAINED, Title, title
+from companion.plotting.style import MISSING
 from companion.sections import (
     OWN,
     PROTOCOL,
@@ -32,8 +33,6 @@ from fedlib.algorithms import MajorityClass
 from fedrun import Experiment, Result, find_result
 from fedrun.baseline import BelowBaseline
 from fedrun.sweeps import sweep
-
-NOT_YET = "not trained yet"
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +78,7 @@ class Panel:
     def titled(self, words: str) -> Title:
         """Return a title for a part of the panel, with which figures list what it lacks."""
         marked = {UNTRAINED: self.untrained, INITIAL: self.initial}
-        return Title(words, {**self.absent, **dict.fromkeys(self.left, NOT_YET)}, marked)
+        return Title(words, {**self.absent, **dict.fromkeys(self.left, MISSING)}, marked)
 
     @property
     def lacking(self) -> str:
@@ -104,7 +103,7 @@ class Panel:
             judge: returns claims, given a frame and ``more``.
             more: further arguments of ``judge``.
         """
-        marked = {trained.UNTRAINED: self.untrained, trained.INITIAL: self.initial}
+        marked = {trained.UNTRAINED_NOTE: self.untrained, trained.INITIAL_NOTE: self.initial}
         with judging(self.dataset, dict(self.setting.looks)):
             every = trained.noted(lambda f: judge(f, *more), self.frame, marked)
         if self.scale != "quick":
@@ -307,7 +306,7 @@ def _absent(
         places = [results for run, results in found if run.method == method]
         stored = [sum(one is not None for one in results) for results in places]
         least = min(range(len(places)), key=stored.__getitem__)
-        absent[method] = NOT_YET
+        absent[method] = MISSING
         if stored[least]:
             absent[method] = f"{stored[least]} of {len(places[least])} seeds"
         elif any(stored):

@@ -7,6 +7,7 @@ first. The cost of a run is estimated by the CPU seconds of stored runs of the s
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -109,7 +110,8 @@ def _matches(run: Run, field: str, values: str) -> bool:
     """
     here = {"method": run.method, **run.where}.get(field)
     if isinstance(here, float | int):
-        return here in [float(v) for v in values.split(",")]
+        with suppress(ValueError):
+            return here in [float(v) for v in values.split(",")]
     return here in re.split(",(?! )", values)
 
 

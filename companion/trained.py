@@ -32,8 +32,8 @@ from fedrun import Experiment, Result, find_result
 
 ACCURACIES = ("test", "validation", "balanced", "balanced_validation", "global")
 COLUMNS = ("method", "seed")
-INITIAL = "the kept model is the initial one in {} of {} seeds, selected by NLL"
-UNTRAINED = "did not train in {} of {} seeds"
+INITIAL_NOTE = "the kept model is the initial one in {} of {} seeds, selected by NLL"
+UNTRAINED_NOTE = "did not train in {} of {} seeds"
 CURVES = [*(f"{name}_accuracy" for name in ACCURACIES), "kept_round"]
 Runs = Iterable[tuple[Run, Sequence[Result]]]
 

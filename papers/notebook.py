@@ -36,7 +36,7 @@ from companion.panels import (
     stored,
 )
 from companion.sections import federated
-from companion.story import what_ran
+from companion.what_ran import what_ran
 from companion.widgets import claims_table, data_menu, explorer, folded, follow, watch
 from fedlib.data import class_names
 from fedlib.engine import play_round

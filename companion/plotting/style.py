@@ -36,6 +36,7 @@ SHADES = ("#9ecae1", "#3182bd", "#08306b", "#e6550d", "#636363")  # from light t
 RED, BLUE = "#c0392b", "#2a6fbb"  # wrong and right reconstructions
 FORMS = "os^DvPX<>p"  # the marker of each colour of the palette
 CALLED = "majority-class baseline"
+MISSING = "not trained yet"  # runs that are planned and not stored
 FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth": 0.9}
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
@@ -452,7 +453,7 @@ def blank(heading: str = "") -> Drawn:
     """Return a figure that says that its runs are not trained yet, and an empty frame."""
     figure, ax = plt.subplots(figsize=(4.6, 0.8))
     ax.set_axis_off()
-    ax.text(0.5, 0.5, "not trained yet", color="grey", ha="center", va="center")
+    ax.text(0.5, 0.5, MISSING, color="grey", ha="center", va="center")
     finish(figure, heading)
     return figure, pd.DataFrame(columns=["panel"])
 

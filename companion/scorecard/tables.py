@@ -7,7 +7,7 @@ import pandas as pd
 
 from companion import plotting
 from companion.inference import LEAST_SEEDS
-from companion.trained import INITIAL
+from companion.trained import INITIAL_NOTE
 
 POINTS = 2.0  # percentage points: the margin of agreement
 AGREES, DIFFERS, IMPRECISE, OTHER = "agrees", "differs", "too imprecise", "other scale"
@@ -83,6 +83,6 @@ def listed(numbers: pd.DataFrame) -> pd.DataFrame:
     why = numbers["why_not"].map(lambda text: f": {text}" if text else "")
     again = numbers["repeats"].map({True: " (printed before)", False: ""})
     counts = numbers[["initial", "seeds"]].astype(int).to_numpy()
-    initial = [f"; {INITIAL.format(*of)}" if of[0] else "" for of in counts]
+    initial = [f"; {INITIAL_NOTE.format(*of)}" if of[0] else "" for of in counts]
     rows["said"] = numbers["verdict"] + why + again + initial
     return rows[[*LISTED]].rename(columns=LISTED).fillna("")

@@ -81,6 +81,8 @@ def test_gigabytes_are_cumulated_over_all_rounds_from_nothing():
     ]  # fmt: skip
     # Of two runs: means of megabytes a round each way, 2000 / 3 and 1500; of all that was sent.
     assert frames.traffic(rows).loc[FEDAVG].tolist() == [1083.33, 1083.33, 3500.0]
+    places = pd.concat([rows.assign(p=0.2), rows.assign(p=1.0)], ignore_index=True)
+    assert frames.traffic(places).loc[FEDAVG].tolist() == [1083.33, 1083.33, 3500.0]
 
 
 def test_accuracy_at_a_budget_is_interpolated_and_never_extrapolated():

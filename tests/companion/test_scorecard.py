@@ -24,7 +24,7 @@ from companion.scorecard.tables import (
     VERDICTS,
 )
 from companion.sections import OWN, PROTOCOL, REDUCED, ROUNDS, OtherData
-from companion.story import what_ran
+from companion.what_ran import what_ran
 from fedrun import Result, store
 from fedrun.results import export
 from papers.pm_moe.experiments import FOURTEEN

@@ -26,7 +26,7 @@ from companion.sections import (
     OtherData,
     Run,
 )
-from companion.story import what_ran
+from companion.what_ran import what_ran
 from companion.widgets import MOST, LiveRun, claims_table, explorer, moving, watch
 from fedlib import paths
 from fedrun import Result, run

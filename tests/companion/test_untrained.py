@@ -11,7 +11,7 @@ from companion.claims import CONTRADICTED, HOLDS, UNTESTED, judge
 from companion.frames import by_seed
 from companion.panels import stored
 from companion.plotting import Title, over
-from companion.trained import INITIAL, UNTRAINED, facts, noted, survey
+from companion.trained import INITIAL_NOTE, UNTRAINED_NOTE, facts, noted, survey
 from fedlib import Result, paths
 from papers.adaptive.claims import writer_claims
 from papers.adaptive.experiments import ADAPTIVE_WRITERS
@@ -128,11 +128,13 @@ def runs_at(*seeds):
 
 def test_all_seeds_count_and_a_claim_tells_what_its_runs_are():
     """What does not hang on such runs says nothing of them."""
-    every = noted(claimed, table(), {UNTRAINED: runs_at(), INITIAL: runs_at()})
+    every = noted(claimed, table(), {UNTRAINED_NOTE: runs_at(), INITIAL_NOTE: runs_at()})
     assert repr(every) == repr(claimed(table()))
     assert [c.verdict for c in every] == [HOLDS, HOLDS, HOLDS, CONTRADICTED]
     assert every[0].effect == pytest.approx(30.2) and {c.seeds for c in every} == {5}
-    found = noted(claimed, table(), {UNTRAINED: runs_at(*range(5)), INITIAL: runs_at(1, 3)})
+    found = noted(
+        claimed, table(), {UNTRAINED_NOTE: runs_at(*range(5)), INITIAL_NOTE: runs_at(1, 3)}
+    )
     note = "; did not train in 5 of 5 seeds"
     note += "; the kept model is the initial one in 2 of 5 seeds, selected by NLL"
     for was, now in zip(every, found, strict=True):
@@ -142,9 +144,9 @@ def test_all_seeds_count_and_a_claim_tells_what_its_runs_are():
 
 def test_a_claim_whose_sides_are_the_same_initial_model_is_not_tested():
     frame = table().assign(value=0.5)
-    (every,) = {c.verdict for c in noted(claimed, frame, {INITIAL: runs_at()})}
+    (every,) = {c.verdict for c in noted(claimed, frame, {INITIAL_NOTE: runs_at()})}
     assert every == CONTRADICTED
-    found = [c.verdict for c in noted(claimed, frame, {INITIAL: runs_at(*range(5))})]
+    found = [c.verdict for c in noted(claimed, frame, {INITIAL_NOTE: runs_at(*range(5))})]
     # A mean over all p has other seeds in it.
     assert found == [CONTRADICTED, UNTESTED, CONTRADICTED, UNTESTED]
 
@@ -177,7 +179,7 @@ def test_every_stored_claim_about_a_method_that_did_not_train_says_so(name, monk
         rows = panel.frame.loc[mine, ["method", "seed"]].drop_duplicates()
         noise = panel.frame["value"].where(~mine, panel.frame["value"] * 0.9 + 0.001)
         moved = [c.values for c in judged(panel.frame.assign(value=noise))]
-        found = noted(judged, panel.frame, {UNTRAINED: rows})
+        found = noted(judged, panel.frame, {UNTRAINED_NOTE: rows})
         for was, values, now in zip(before, moved, found, strict=True):
             told = now.measured.removeprefix(was.measured)
             assert told.startswith("; did not train in") or values == was.values, (method, was.text)
