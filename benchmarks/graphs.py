@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -98,7 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", type=report.device, default="cuda", help="cuda or cuda:N")
     parser.add_argument("--rounds", type=report.count, default=5, help="that are timed")
     asked = parser.parse_args(arguments)
-    file = Path(report.folder(asked.keep)) / "gpu" / "graphs.csv"
+    file = report.folder(asked.keep) / "gpu" / "graphs.csv"
     file.parent.mkdir(parents=True, exist_ok=True)
     table = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["case"])
     for name in cases():

@@ -85,6 +85,11 @@ def rows_of(numbers: Mapping[str, Mapping[int, float]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "seed", "value"])
 
 
+def in_points(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with values in percentage points in place of fractions."""
+    return rows.assign(value=100 * rows["value"])
+
+
 def stated(
     values: Sequence[float] | pd.Series, published: float | None = None, spread: float | None = None
 ) -> str:
@@ -120,7 +125,7 @@ def bands(
     return drawn if each else drawn.drop(columns="values")
 
 
-# What runs logged.
+# Metrics of runs.
 
 
 def together(
@@ -318,7 +323,7 @@ def ended(
     return by_run(ends, sort=False)["value"].mean()
 
 
-# What runs have sent, and how far they had come by then.
+# Traffic of runs, and metrics over it.
 
 
 def gigabytes(frame: pd.DataFrame) -> pd.DataFrame:

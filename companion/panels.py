@@ -71,7 +71,7 @@ class Panel:
 
         If other data stand in for the paper's, the title names them.
         """
-        raw = self.dataset in data.names()  # and no division of data, which has a title of its own
+        raw = self.dataset in data.names()  # others, such as partitions, have their own titles
         trained_on = self.setting.task.dataset if raw else self.dataset
         return self.titled(f"{title(trained_on, self.scale)} ({self.scale})")
 

@@ -100,7 +100,7 @@ def follow(control: Any, menu: w.Dropdown, offers: Callable[[Any], Sequence[Any]
     """
 
     def offer(_: object) -> None:
-        if menu.value is None:  # no data to choose: the explorer says so
+        if menu.value is None:  # the menu has no options, which the explorer reports
             return
         kept, control.options = control.value, [*offers(menu.value)]
         if kept in control.options:
@@ -231,7 +231,7 @@ def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None
         settings: widgets by field of the algorithm; another value trains a new run up to the same
             round.
     """
-    start = -(-experiment.rounds // 3)  # by then rows of q differ, and more is to come
+    start = -(-experiment.rounds // 3)  # by then rows of q differ, and still change
     at = w.IntSlider(start, 0, experiment.rounds, description="round", continuous_update=False)
     clock = w.Play(value=start, max=experiment.rounds, interval=_FRAME)
     w.link((clock, "value"), (at, "value"))
@@ -303,7 +303,7 @@ class LiveRun:
 
 def specialisation_frame(live: LiveRun, at: int) -> Figure:
     """Return the live view after ``at`` rounds: q(z|y), and its entropies so far."""
-    # No pyplot: the inline backend would show and close the figure half drawn, from its thread.
+    # Not pyplot: its inline backend would show and close the unfinished figure in its thread.
     figure = Figure(figsize=(plotting.PAGE, 3.0), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 2])
     q = live.history[at]["q"]

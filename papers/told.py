@@ -112,13 +112,20 @@ def _deciding(paper: str, claim: str, part: str, **starts: str) -> Row:
 
 
 def number(name: str, form: str = "") -> str:
-    """Return a number by its name in a form; see the module's docstring."""
+    """Return a number by its name in a form; see the module's docstring.
+
+    Raises:
+        LookupError: if nothing has the name.
+        Unsupported: if the paper gives no number of which the published form is asked for.
+    """
     if not _NAMED.match(name):
         return str(numbers.NUMBERS[name]()[form])
     row = test(name)
     if form == "seeds":
         return f"{int(row['seeds'])}"
     if form == "published":
+        if pd.isna(row["published"]):
+            raise Unsupported(f"nothing is published for {name!r}")
         return f"{row['published']:+.1f}"
     if form == "mean":
         return effect(row).partition(" ")[0]

@@ -103,7 +103,7 @@ def numbers(registry: Registry) -> pd.DataFrame:
     table = table.fillna({"seeds": 0, "initial": 0} | dict.fromkeys(TEXTS, ""))
     table[[*MARKS]] = table[[*MARKS]].eq(True)
     table["group"] = table["group"].where(table["group"].ne(""), table["table_or_figure"])
-    # Published in percent; what is measured are fractions.
+    # Published numbers are in percent, measured ones are fractions.
     ends = ["mean", "low", "high"]
     table[ends] = table[ends].astype(float) * 100
     fractions = (of if isinstance(of, list) else [] for of in table["values"])
@@ -140,7 +140,7 @@ def of_data(
         if dataset in item.section.settings(scale)
         for row in item.printed(dataset)["row"]
     }
-    named = numbers.loc[numbers["row"].isin(rows), "dataset"]  # in each paper another way
+    named = numbers.loc[numbers["row"].isin(rows), "dataset"]  # papers have different names of it
     tested = claims["tested on"].map(lambda where: where.startswith(tuple(shown)))
     return numbers[numbers["dataset"].isin(named)], claims[tested.astype(bool)]
 
@@ -255,7 +255,7 @@ def _of_paper(item: PublishedTable, dataset: str) -> set[Experiment]:
 
 def _bare(experiment: Experiment) -> Experiment:
     """Return an experiment without the interval of evaluations, which changes no result."""
-    stops = experiment.stop is not None  # which checks as often as it evaluates
+    stops = experiment.stop is not None  # a stop depends on the evaluations
     return replace(experiment, seed=0, evaluate_every=experiment.evaluate_every * stops)
 
 

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from scipy.optimize import linear_sum_assignment
 
 from companion import frames, plotting
-from companion.frames import ByMethod, final
+from companion.frames import ByMethod, final, in_points
 from companion.panels import Panel
 from companion.plotting.style import INTERVAL, Drawn, real_first
 from fedlib import data as datasets
@@ -263,11 +263,6 @@ def above(curve: pd.DataFrame, base: str) -> pd.DataFrame:
     level = curve[curve["method"] == base].drop(columns="method")
     both = curve[curve["method"] != base].merge(level, on=["seed", "round"], suffixes=("", "_base"))
     return both[[*RUN, "round"]].assign(value=both["value"] - both["value_base"])
-
-
-def in_points(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with values in percentage points in place of fractions."""
-    return rows.assign(value=100 * rows["value"])
 
 
 def ahead_of_fedavg(frame: pd.DataFrame) -> pd.DataFrame:

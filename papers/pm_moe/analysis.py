@@ -300,7 +300,9 @@ def beside_published(ours: pd.DataFrame, theirs: pd.DataFrame) -> dict[str, pd.D
     There is a row per method, and their mean comes first; the published gains may be of some
     methods.
     """
-    theirs = _with_mean(theirs) if theirs["method"].nunique() == len(NINE) else _in_points(theirs)
+    theirs = (
+        _with_mean(theirs) if theirs["method"].nunique() == len(NINE) else frames.in_points(theirs)
+    )
     return ranges({"measured": _with_mean(ours), "published": theirs})
 
 
@@ -322,13 +324,9 @@ def overview(gains: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["row", "group"])
 
 
-def _in_points(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(value=100 * rows["value"])
-
-
 def _with_mean(rows: pd.DataFrame) -> pd.DataFrame:
     means = rows.groupby(["S", "seed"], as_index=False)["value"].mean().assign(method=NINE_MEAN)
-    return _in_points(pd.concat([means, rows], ignore_index=True))
+    return frames.in_points(pd.concat([means, rows], ignore_index=True))
 
 
 def error_spreads(frame: pd.DataFrame) -> pd.DataFrame:
@@ -571,7 +569,7 @@ def by_top(table: pd.DataFrame, default: int) -> pd.DataFrame:
 def differences(table: pd.DataFrame, choice: str, default: float) -> pd.DataFrame:
     """Return the differences of the values of a choice from its default in points, by S."""
     rows = from_default(varied(table, choice, default), choice, default)
-    rows = _in_points(rows[rows[choice] != default])
+    rows = frames.in_points(rows[rows[choice] != default])
     return rows.pivot_table("value", choice, "S", aggfunc=lambda v: frames.stated([*v]))
 
 

@@ -57,6 +57,11 @@ def test_a_number_is_found_by_its_name(known, text, expected):
     assert told.filled(text) == expected
 
 
+def test_a_published_number_that_no_paper_gives_is_refused(known):
+    with pytest.raises(numbers.Unsupported, match=r"nothing is published for '000 rounds.4'"):
+        told.filled("[[000 rounds.4 | published]]")
+
+
 def test_a_name_of_nothing_is_refused(known):
     for name in ("000 sized.4, K = 3", "000 nothing", "000 sized.4, K = 2 @ MNIST"):
         with pytest.raises(LookupError):
