@@ -24,7 +24,7 @@ from fedlib import processor
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, print and store."""
+    """Measure cases, print the results and store them."""
     parser = report.parser("benchmarks", __doc__)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=[*CASES])
     parser.add_argument("--device", type=report.device, default="cpu", help="cpu, cuda or cuda:N")
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _write(folder: Path, frame: pd.DataFrame) -> None:
-    """Put a case's rows in the place of what was measured of it before, and write all as text."""
+    """Replace the earlier rows of a case; write all cases as a table and as text."""
     file = folder / "measured.parquet"
     if file.exists():
         before = pd.read_parquet(file)
@@ -62,7 +62,7 @@ def _write(folder: Path, frame: pd.DataFrame) -> None:
 
 
 def text(frame: pd.DataFrame) -> str:
-    """Return what the numbers of all cases say, by machine."""
+    """Return the results of all cases as text, by machine."""
     parts = []
     for here, rows in frame.groupby(MACHINE, sort=False, dropna=False):
         parts.append(", ".join(f"{n} {value}" for n, value in zip(MACHINE, here, strict=True)))

@@ -1,6 +1,6 @@
 """The papers' command line: `python -m papers`, and what `make` calls.
 
-Exit codes: 0 all went well, 1 something failed, 2 the question was wrong, 130 interrupted.
+Exit codes: 0 for success, 1 for a failure, 2 for wrong arguments, 130 for an interruption.
 """
 
 import signal
@@ -152,7 +152,7 @@ def tasks(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments ask and return the exit code; errors of ours are one message."""
+    """Run a command and return the exit code; an error of this project is a single message."""
     ours = "fedlib", "fedrun", "companion", "papers"
     return cli.main(arguments, app, "python -m papers", ours, wrong=(ValueError,))
 

@@ -1,4 +1,4 @@
-"""Train all subjects in one of several ways, each in processes and a folder of its own.
+"""Train all subjects in several ways, each way with its own processes and folder.
 
 python -m benchmarks.determinism.trained FOLDER WAY...
 """

@@ -70,6 +70,8 @@ def points(
 ) -> Drawn:
     """Draw one number per run by method and place: a dot is a run, and a stroke the mean.
 
+    The baseline is a thin line across each place that has one.
+
     Args:
         frame: columns method, seed, value and ``x``.
         x: the column of places, which are drawn from left to right.

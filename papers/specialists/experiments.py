@@ -197,7 +197,7 @@ def _architectures(setting: Stages, dataset: str) -> list[Run]:
 def _as_released(setting: Stages, dataset: str) -> list[Run]:
     """Return 001's methods with each departure of its released code, and with all of them.
 
-    An experiment that several departures leave the same is included once.
+    Experiments that a departure does not change are left out; equal ones are included once.
     """
     changes = {**DEPARTURES, **(OWN_NETWORK if dataset == "fashion_mnist" else {})}
     every = {name: value for change in changes.values() for name, value in change.items()}
