@@ -158,7 +158,7 @@ lab: $(ENV)  ## open the notebooks in JupyterLab
 
 bench: $(ENV)  ## measure speed and memory against a plain loop and the bare arithmetic
 	$(PY) -m benchmarks
-	$(PY) -m benchmarks.card
+	$(PY) -m benchmarks.simulated_gpu
 
 gpu: $(ENV)  ## on a GPU: measure speed, distance from a CPU's numbers, and what the papers' scale costs
 	$(PY) -m benchmarks.graphs $(call option,DEVICE,device)

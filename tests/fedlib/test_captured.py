@@ -1,4 +1,4 @@
-"""A captured step on the card of `benchmarks.card`, whose kernels are recorded and replayed."""
+"""A captured step on a simulated GPU, whose kernels are recorded and replayed."""
 
 from unittest.mock import patch
 
@@ -8,12 +8,12 @@ from conftest import make_federation
 from playing import BATTERY, begun
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.card import Card, OnCard, card, placed
+from benchmarks.simulated_gpu import OnGPU, SimulatedGPU, placed, simulated_gpu
 from fedlib import FedAvg, MajorityClass, Optimizer, adam, processor, sgd
 from fedlib import algorithms as alg
 from fedlib.engine import captured, play_round
 
-CALLED = Card.called
+CALLED = SimulatedGPU.called
 ROUNDS = 4
 
 
@@ -22,7 +22,7 @@ def place(t):
 
 
 def recorded(counts):
-    """Return a stand-in for ``cuda_graph``: what the card is asked once, it is asked again.
+    """Return a stand-in for ``cuda_graph``: what the GPU is asked once, it is asked again.
 
     As a graph does, it repeats kernels on the tensors of the capture and nothing else of Python.
     """
@@ -37,19 +37,19 @@ def recorded(counts):
             tape.append((func, args, kwargs, found))
             return found
 
-        Card.current.counts.clear()
-        with patch.object(Card, "called", called):
+        SimulatedGPU.current.counts.clear()
+        with patch.object(SimulatedGPU, "called", called):
             step()
-        counts.append(Card.current.counts.copy())
+        counts.append(SimulatedGPU.current.counts.copy())
 
         def replay():
             for func, args, kwargs, found in tape:
                 if func.is_view or torch.Tag.inplace_view in func.tags:
                     continue
-                again = CALLED(Card.current, func, args, kwargs)
-                given = {place(t) for t in tree_leaves((args, kwargs)) if isinstance(t, OnCard)}
+                again = CALLED(SimulatedGPU.current, func, args, kwargs)
+                given = {place(t) for t in tree_leaves((args, kwargs)) if isinstance(t, OnGPU)}
                 for old, new in zip(tree_leaves(found), tree_leaves(again), strict=True):
-                    if isinstance(old, OnCard) and place(old) not in given:
+                    if isinstance(old, OnGPU) and place(old) not in given:
                         old.inner.copy_(new.inner.view(old.inner.shape))
 
         return replay
@@ -71,7 +71,7 @@ def played(algorithm, sizes=(11, 4, 9), cohort=3):
 @pytest.fixture
 def there():
     captured._graphs.clear()
-    with card() as one:
+    with simulated_gpu() as one:
         yield one
     captured._graphs.clear()
 

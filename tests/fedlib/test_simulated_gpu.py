@@ -1,4 +1,4 @@
-"""Every algorithm plays on a card that nobody has: no tensor of mixed devices, the same numbers."""
+"""Every algorithm plays on a simulated GPU: no tensor of mixed devices, the same numbers."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from conftest import make_federation
 from playing import begun, every
 from small import TASK
 
-from benchmarks.card import DEVICE, card, placed
+from benchmarks.simulated_gpu import DEVICE, placed, simulated_gpu
 from fedlib.engine import play_round
 from fedrun import Experiment
 from fedrun.train import RunOptions, Training
@@ -28,13 +28,13 @@ def scored(algorithm, fed, chunk=None):
 @pytest.mark.slow
 @every
 def test_every_algorithm_plays_two_scored_rounds_on_a_card(algorithm):
-    with card() as there:
+    with simulated_gpu() as there:
         table = scored(algorithm, placed(make_federation((11, 4, 9))))
     assert there.counts["kernels"] and len(table)
 
 
 def test_the_card_refuses_what_a_gpu_refuses_and_counts_what_it_costs():
-    with card() as there:
+    with simulated_gpu() as there:
         x = torch.arange(6.0).to(DEVICE)
         assert (x.device, x.is_cuda, x[1:3].device) == (DEVICE, True, DEVICE)
         there.counts.clear()

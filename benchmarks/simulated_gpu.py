@@ -1,11 +1,13 @@
 """A simulated GPU: tensors that report the device cuda:0 and are computed on the CPU.
 
-    python -m benchmarks.card    prints the cost of a step and of a scored round, by algorithm
+    python -m benchmarks.simulated_gpu
 
-A tensor on it is a wrapper around one of the CPU. All calls of torch are dispatched to ``Card``,
-which refuses what a GPU would refuse (tensors of mixed devices), and counts the cost: ``kernels``
-started, ``copies`` from the host, and ``waits``, in which the host needs a number from the GPU.
-Views and shapes cost nothing.
+prints the cost of a step and of a scored round, by algorithm.
+
+A tensor on the GPU is a wrapper around one of the CPU. All calls of torch are dispatched to
+``SimulatedGPU``, which refuses what a GPU would refuse (tensors of mixed devices), and counts the
+cost: ``kernels`` started, ``copies`` from the host, and ``waits``, in which the host needs a number
+from the GPU. Views and shapes cost nothing.
 
 Below Python, a wrapper is a meta tensor, the only kind that a torch without CUDA can index and
 differentiate without data; Python sees a tensor on cuda.
@@ -43,7 +45,7 @@ FREE = {aten.detach.default, aten.alias.default, aten.empty.memory_format,
         aten._unsafe_view.default, aten.lift_fresh.default}  # fmt: skip
 
 
-class OnCard(Tensor):
+class OnGPU(Tensor):
     """A tensor that reports to be on the GPU."""
 
     @staticmethod
@@ -65,17 +67,17 @@ class OnCard(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        return Card.current.called(func, args, kwargs or {})
+        return SimulatedGPU.current.called(func, args, kwargs or {})
 
 
-class Card(TorchDispatchMode):
+class SimulatedGPU(TorchDispatchMode):
     """The simulated GPU; ``counts`` has the number of kernels, copies and waits."""
 
     current = None
 
     def __init__(self):
         super().__init__()
-        self.counts, Card.current = Counter(), self
+        self.counts, SimulatedGPU.current = Counter(), self
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return self.called(func, args, kwargs or {})
@@ -83,14 +85,14 @@ class Card(TorchDispatchMode):
     def called(self, func, args, kwargs):
         """Compute a call on the CPU, and count its cost if it concerns the GPU."""
         given = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
-        ours = [t for t in given if isinstance(t, OnCard)]
+        ours = [t for t in given if isinstance(t, OnGPU)]
         device = torch.device(kwargs["device"]) if kwargs.get("device") is not None else None
         there = bool(ours) if device is None else device.type in THERE
         if not ours and not there:
             return func(*args, **kwargs)
-        host = [t for t in given if not isinstance(t, OnCard)]
+        host = [t for t in given if not isinstance(t, OnGPU)]
         self._count(func, kwargs, ours, host, there)
-        plain = tree_map(lambda t: t.inner if isinstance(t, OnCard) else t, (args, kwargs))
+        plain = tree_map(lambda t: t.inner if isinstance(t, OnGPU) else t, (args, kwargs))
         if device is not None:
             plain[1]["device"] = torch.device("cpu")
         found = func(*plain[0], **plain[1])
@@ -103,7 +105,7 @@ class Card(TorchDispatchMode):
     def _placed(self, t, there, same):
         if not (isinstance(t, Tensor) and there):
             return t
-        return same[id(t)] if id(t) in same else OnCard(t)
+        return same[id(t)] if id(t) in same else OnGPU(t)
 
     def _count(self, func, kwargs, ours, host, there):
         if func is aten._local_scalar_dense.default or (ours and not there):
@@ -112,7 +114,7 @@ class Card(TorchDispatchMode):
             if not there or not ours or func is aten._to_copy.default:
                 self.counts["copies"] += 1
             else:
-                self.counts["copies" if isinstance(ours[0], OnCard) else "waits"] += 1
+                self.counts["copies" if isinstance(ours[0], OnGPU) else "waits"] += 1
         elif func is aten.nonzero.default or func is aten._unique2.default:
             self.counts["waits"] += 1  # the host needs the size of the result
             self.counts["kernels"] += 1
@@ -127,17 +129,17 @@ class Card(TorchDispatchMode):
 
 
 @contextmanager
-def card() -> Iterator[Card]:
+def simulated_gpu() -> Iterator[SimulatedGPU]:
     """Simulate a GPU within a block."""
     real = torch._C.TensorBase.device.__get__
     said = property(lambda t: DEVICE if real(t) == BELOW else real(t))
-    on_card = property(lambda t: real(t) == BELOW)
+    on_gpu = property(lambda t: real(t) == BELOW)
 
     def through_host(make):
         """Return a constructor of tensors that bypasses the dispatcher, followed by a copy."""
 
         def made(data, *args, device=None, **named):
-            t = data if isinstance(data, OnCard) else make(data, *args, **named)
+            t = data if isinstance(data, OnGPU) else make(data, *args, **named)
             return t if device is None else t.to(device)
 
         return made
@@ -147,8 +149,8 @@ def card() -> Iterator[Card]:
         patch.object(torch, "as_tensor", through_host(torch.as_tensor)),
         patch("torch.cuda._lazy_init", lambda: None),
         patch.object(Tensor, "device", said, create=True),
-        patch.object(Tensor, "is_cuda", on_card, create=True),
-        Card() as there,
+        patch.object(Tensor, "is_cuda", on_gpu, create=True),
+        SimulatedGPU() as there,
     ):
         yield there
 
@@ -185,7 +187,7 @@ NAMES = ("kernels", "copies", "waits")
 
 def asked(task: Task, algorithm: Any, score: bool) -> Counter[str]:
     """Return the cost of one round; with ``score``, also of its evaluation and log."""
-    with card() as there:
+    with simulated_gpu() as there:
         fed = placed(task.build(0))
         training = Training(Experiment(task, algorithm, 9, 10, evaluate_every=1), fed, RunOptions())
         training.state = state = algorithm.init(fed, 0)
