@@ -78,12 +78,13 @@ def _verdicts(table: pd.DataFrame) -> str:
 def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
     """Return a menu of panels by name, real data first; its value is the chosen panel.
 
-    Panels of the same name are distinguished by their rounds.
+    The names are those in figures. Panels of the same name are distinguished by their rounds.
     """
     every = sorted(shown, key=lambda p: p.scale == "quick")
     alike = {p.name for p in every if sum(p.name == other.name for other in every) > 1}
     rounds = [f", {p.frame['round'].max():,} rounds" * (p.name in alike) for p in every]
-    options = [(p.name + more, p) for p, more in zip(every, rounds, strict=True)]
+    names = [plotting.style.readable(p.name + more) for p, more in zip(every, rounds, strict=True)]
+    options = list(zip(names, every, strict=True))
     return w.Dropdown(options=options, description="data", layout={"width": width})
 
 
