@@ -269,7 +269,7 @@ def stored(
     for name, setting in section.settings(scale, dataset).items():
         asked = section.by_run(scale, name, methods)
         found = [(run, [find_result(e) for e in every]) for run, every in asked]
-        there = comparable(found)
+        there = comparable(found, section.apart)
         alone = all(isinstance(run.experiment.algorithm, MajorityClass) for run, _ in there)
         if not alone and (part or _ends(there) == _ends(found)):
             frame = together((run.method, run.where, results) for run, results in there)
@@ -315,10 +315,9 @@ def _absent(
 
 
 def comparable(
-    found: Sequence[tuple[Run, Sequence[Result | None]]],
+    found: Sequence[tuple[Run, Sequence[Result | None]]], apart: str = ""
 ) -> list[tuple[Run, list[Result]]]:
-    """Return the runs that can be compared: with the same seeds, and with all methods at the same
-    places.
+    """Return the runs that can be compared: the same seeds, and all methods at the same places.
 
     A run that lacks one of its first ``LEAST_SEEDS`` seeds is left out (or the first seed, if no
     run has so many), and so is a seed that one of the remaining runs lacks. Means over places must
@@ -329,7 +328,13 @@ def comparable(
 
     Args:
         found: by run, a result per seed, None if it is not stored.
+        apart: the name in places whose values are not compared with each other: see `Section`.
     """
+    if apart:
+        parts: dict[Any, list[tuple[Run, Sequence[Result | None]]]] = {}
+        for one in found:
+            parts.setdefault(one[0].where.get(apart), []).append(one)
+        return [one for part in parts.values() for one in comparable(part)]
     there = [[*results, None].index(None) for _, results in found]
     least = LEAST_SEEDS if max(there, default=0) >= LEAST_SEEDS else 1
     asked = [(len(results), str(run.where), run.method) for run, results in found]

@@ -107,6 +107,8 @@ class Section:
             one.
         every_round: whether ``results/`` keeps the gradient divergence of every round, and not only
             of evaluated ones.
+        apart: the name in places whose values are compared with other sections and not with each
+            other, such as "departure". Each may have seeds of its own. Default: none.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Section:
     plan: Callable[..., Sequence[Run]]  # takes the section's subclass of Setting
     beside: tuple[str, ...] = ("standard",)
     every_round: bool = False
+    apart: str = ""
 
     def settings(self, scale: str, dataset: str = "") -> Mapping[str, Setting]:
         """Return the settings of a scale by data set: the named one, or all of them."""

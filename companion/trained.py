@@ -154,8 +154,7 @@ def noted(
     frame: pd.DataFrame,
     marked: Mapping[str, pd.DataFrame],
 ) -> list[Claim]:
-    """Return the claims that ``judge`` makes of a frame, with a note on those that depend on marked
-    runs.
+    """Return the claims of ``judge`` on a frame, with notes where they depend on marked runs.
 
     All seeds count. A claim depends on the runs at a place if it is another one without them. If
     both of its sides are the same model in every seed, it is not tested.

@@ -77,8 +77,10 @@ class Comparison(list[Compared]):
         percentile = "90th percentile" if self.metric.endswith(LOSSES) else "10th percentile"
         rows = {
             r.method: {
-                "seeds": r.seeds, self.metric: r.mean, "95% CI": ends(*r[1:5]),
-                "minus the first": r.ahead, "its 95% CI": ends(*r[5:8], r.pairs),
+                "seeds": r.seeds, self.metric: r.mean,
+                "95% CI": ends(r.mean, r.low, r.high, r.seeds),
+                "minus the first": r.ahead,
+                "its 95% CI": ends(r.ahead, r.ahead_low, r.ahead_high, r.pairs),
                 "worst client": r.worst, percentile: r.tenth, "spread": r.spread,
                 "majority class": r.majority,
             }

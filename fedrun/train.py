@@ -632,7 +632,8 @@ class Training:
         if e.select == "last" and e.stop is None:
             return
         if not len(some):
-            raise ValueError("no validation examples: no round can be selected or stopped at")
+            why = "the best round cannot be selected, and training cannot be stopped early"
+            raise ValueError(f"no validation examples: {why}")
         if not completed and e.select != "best":
             return
         if e.stop is not None:

@@ -23,7 +23,7 @@ from papers.pm_moe import claims as pm_moe
 from papers.pm_moe import experiments as private
 from papers.specialists import claims as two
 from papers.specialists import experiments as experts
-from papers.specialists.analysis import as_stated, of_panel
+from papers.specialists.analysis import as_printed, of_panel, whole
 
 Judge = Callable[[Panel], list[Claim]]
 
@@ -98,7 +98,8 @@ def _joining(panel: Panel) -> list[Claim]:
 
 def _printed(panel: Panel) -> list[Claim]:
     """Return the claims on the paper's own protocol, without departures of its released code."""
-    return [c for p in as_stated([panel]) for c in _scored(two.generalisation_claims)(p)]
+    judge = _scored(two.generalisation_claims)
+    return [claim for p in whole([as_printed(panel)]) for claim in judge(p)]
 
 
 def _first_version(panel: Panel) -> list[Claim]:

@@ -22,7 +22,7 @@ from papers.published import published
 from papers.registry import REGISTRY
 from papers.scaled import FEDAVG, LOCAL, TUNED
 from papers.specialists import analysis as two
-from papers.specialists.experiments import AS_PRINTED, LAST_CLIENT, MIXTURE, OWN_NETWORK
+from papers.specialists.experiments import EARLY_STOPPING, LAST_CLIENT, MIXTURE, OWN_NETWORK
 
 Numbers = Mapping[str, object]
 
@@ -84,9 +84,9 @@ def _floor() -> Numbers:
 def _released(dataset: str, departure: str) -> tuple[Any, Any]:
     """Return scores at the paper's scale without FedAvg's early stopping, and with a departure.
 
-    The early stopping that the paper states is one of the departures, ``AS_PRINTED``.
+    The early stopping that the paper states is one of the departures, ``EARLY_STOPPING``.
     """
-    other = "as_printed" if departure == AS_PRINTED else "as_released"
+    other = "as_printed" if departure == EARLY_STOPPING else "as_released"
     plain, released = (
         two.of_panel(panel(section, dataset, "paper")) for section in ("specialists", other)
     )
@@ -123,7 +123,7 @@ def _own_network() -> Numbers:
 def _early_stopping() -> Numbers:
     """Return FedAvg's distances without and with the early stopping that the paper states."""
     sets = ("cifar10", "fashion_mnist")
-    found = {dataset: _distances(dataset, AS_PRINTED, (FEDAVG,)) for dataset in sets}
+    found = {dataset: _distances(dataset, EARLY_STOPPING, (FEDAVG,)) for dataset in sets}
     return {f"{d} {way}": far for d, ways in found.items() for way, far in ways.items()}
 
 

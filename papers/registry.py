@@ -73,9 +73,7 @@ def _of_two_experts(
 
 
 def _as_printed(panel: Panel) -> pd.DataFrame:
-    """Return the scores of the runs with the early stopping that 001 states."""
-    frame = panel.frame[panel.frame["departure"].eq(specialists_runs.AS_PRINTED)]
-    return specialists.scores(frame, panel.setting.tested)  # type: ignore[attr-defined]
+    return specialists.of_panel(specialists.as_printed(panel))
 
 
 # For each table: its printed numbers, the measured ones, and the columns that match them.

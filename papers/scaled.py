@@ -99,6 +99,7 @@ def sections(
         beside: Sequence[str] = SCALES[1:2],
         *,
         every_round: bool = False,
+        apart: str = "",
     ) -> Section:
         found: dict[str, dict[str, Setting]] = {scale: {} for scale in SCALES}
         for like, changed in known["sections"][name].items():
@@ -110,7 +111,7 @@ def sections(
                     made = replace(made, model=MLP((units,))) if units and not i else made
                     numbers = {n: _value(row[i]) for n, row in each.items() if n != "like"}
                     found[scale][data] = kind(task=made, **numbers)
-        return Section(name, found, plan, tuple(beside), every_round)
+        return Section(name, found, plan, tuple(beside), every_round, apart)
 
     return section
 

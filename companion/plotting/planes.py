@@ -211,8 +211,7 @@ def _name(ax: Axes, points: pd.DataFrame) -> None:
 def _free_way(
     dot: np.ndarray, half: np.ndarray, dots: np.ndarray, written: Sequence[Box], field: np.ndarray
 ) -> np.ndarray:
-    """Return the shortest offset from a dot to the centre of its name at which the name overlaps
-    nothing.
+    """Return the shortest offset from a dot to the centre of its name without an overlap.
 
     Args:
         dot: the position of the dot, in points.

@@ -827,8 +827,7 @@ def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.D
 
 
 def prices(setting: Mixtures, device: str = "cpu") -> pd.DataFrame:
-    """Return the cost to FedMix of secure aggregation and differential privacy, and what they hide,
-    seed 0.
+    """Return what secure aggregation and differential privacy cost FedMix, and hide (seed 0).
 
     Returns:
         A row per method of `guarded`: "client accuracy", "entropy of q(z|y)" (nats), "KB up" (per

@@ -215,8 +215,7 @@ def each_as_a_run(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def released_log() -> pd.DataFrame:
-    """Return the numbers in the released logs of FedCP (2,001 rounds, S = 20), in percent, by data
-    set.
+    """Return the numbers in FedCP's released logs by data set, in percent (S = 20, 2,001 rounds).
 
     "best_round_accuracy" is the largest on tests; beside it is Table 2's number with PM-MoE.
     """
@@ -669,8 +668,7 @@ def heads_say(fed: Federation, state: State) -> torch.Tensor:
 
 
 def evened(said: torch.Tensor, t: float) -> torch.Tensor:
-    """Return every client's mixture with weight 1 - t on its own head, and t spread evenly over all
-    heads.
+    """Return every client's mixture of its own head (weight 1 - t) and of all heads evenly (t).
 
     Args:
         said: the heads' logits ``[..., clients, C]``.

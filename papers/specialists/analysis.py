@@ -1,6 +1,6 @@
 """Analysis of 001 and 002: from stored metrics to the frames of their tables and figures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -10,13 +10,13 @@ from companion.panels import Panel
 from companion.trained import belongs_to
 from papers.published import published
 from papers.scaled import FEDAVG
-from papers.specialists.experiments import AS_PRINTED
+from papers.specialists.experiments import EARLY_STOPPING
 
 GLOBAL, OWN, HELD = METRICS = ("balanced_accuracy", "test_accuracy", "validation_accuracy")
 LOSSES = {"training": "train_loss", "validation": "validation_nll"}
 TESTS = {GLOBAL: "global test", OWN: "local test", HELD: "local validation"}
 # FedAvg's early stopping, as stated in 001; without it, the best state of all rounds is kept.
-STOPPED, UNSTOPPED = "early stopping", "no early stopping"
+UNSTOPPED = "no early stopping"
 SKEWS = ("least p", "largest p")
 _PRINTED = {
     "global_test_accuracy": GLOBAL,
@@ -49,15 +49,15 @@ def of_panel(panel: Panel) -> pd.DataFrame:
     return scores(panel.frame, panel.setting.tested)  # type: ignore[attr-defined]
 
 
-def as_stated(panels: Sequence[Panel]) -> list[Panel]:
-    """Return the panels of runs with the early stopping that 001 states, without other departures.
+def as_printed(panel: Panel) -> Panel:
+    """Return the runs with the early stopping that 001 states, and without other departures."""
+    frame = panel.frame[panel.frame["departure"].eq(EARLY_STOPPING)]
+    return replace(panel, frame=frame).only(frame["method"].unique())
 
-    Panels without all of their planned seeds are left out, because each judgement counts as a look.
-    """
-    stated = [p.frame[p.frame["departure"].eq(AS_PRINTED)] for p in panels]
-    both = zip(panels, stated, strict=True)
-    ours = [replace(p, frame=f).only(f["method"].unique()) for p, f in both]
-    return [p for p in ours if p.frame["seed"].nunique() >= p.setting.seeds]
+
+def whole(panels: Iterable[Panel]) -> list[Panel]:
+    """Return the panels with all of their planned seeds, because each judgement is a look."""
+    return [p for p in panels if p.frame["seed"].nunique() >= p.setting.seeds]
 
 
 def printed(paper: str = "001", dataset: str = "") -> pd.DataFrame:
@@ -149,8 +149,7 @@ def moved(released: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
     both = released.merge(plain, on=["method", "seed", "metric", "p"], suffixes=("", "_plain"))
     both["value"] = both["value"] - both["value_plain"]
     groups = both.groupby(["departure", "method", "metric", "seed"], sort=False)
-    rows = groups["value"].mean().reset_index()
-    return rows.replace({"departure": {AS_PRINTED: STOPPED}})
+    return groups["value"].mean().reset_index()
 
 
 def by_way(released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
@@ -159,7 +158,7 @@ def by_way(released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame) -
     Only methods and p that departures change are included. Columns method, metric, p, way, seed and
     value.
     """
-    changed = released.rename(columns={"departure": "way"}).replace({"way": {AS_PRINTED: STOPPED}})
+    changed = released.rename(columns={"departure": "way"})
     parts = [printed.assign(way="published"), plain.assign(way=UNSTOPPED), changed]
     table = pd.concat(parts, ignore_index=True)
     table = table[table["method"].isin(changed["method"]) & table["p"].isin(changed["p"])]

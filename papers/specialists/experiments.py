@@ -77,7 +77,7 @@ DEPARTURES: dict[str, dict[str, Any]] = {
 # logarithm: the loss is -p(y), and the log pool mixes probabilities.
 OWN_NETWORK = {"own network": {"net": LeNet((6, 12), (84, 42), output="softmax")}}
 EVERYTHING = "as released"
-AS_PRINTED = "as printed"
+EARLY_STOPPING = "early stopping"  # of FedAvg, as 001 states it
 # The early stopping of FedAvg that 001 states (sec. 5), with the patience of its released code,
 # which checks every 40 rounds the model before the round's update.
 PRINTED_STOP = CohortEarlyStop(patience=5)
@@ -225,7 +225,7 @@ def _as_printed(setting: Stages, dataset: str) -> list[Run]:
     faster = "fine-tuning at 5x the rate"
     runs: list[Run] = []
     for p in setting.ps:
-        runs += placed(steps(printed.at(p)), p=p, departure=AS_PRINTED)
+        runs += placed(steps(printed.at(p)), p=p, departure=EARLY_STOPPING)
     for p in setting.released_ps:
         tuned = steps(printed.at(p), **DEPARTURES[faster])
         del tuned[common.FEDAVG]  # the one as printed
@@ -254,7 +254,7 @@ RATE_SWEEP = section("specialists_rates", _by_rate)
 DIRICHLET = section("specialists_dirichlet", _by_alpha)
 ARCHITECTURES = section("architectures", _architectures)
 AS_RELEASED = section("as_released", _as_released, common.BOTH)
-PRINTED = section("as_printed", _as_printed, common.BOTH[1:])
+PRINTED = section("as_printed", _as_printed, common.BOTH[1:], apart="departure")
 OPT_OUT = section("opt_out", _opting_out, common.BOTH)
 FIRST_VERSION = section("first_version", _first_version, common.BOTH)
 FIRST_OPTED = section("first_version_opted", _first_version, common.BOTH[1:])

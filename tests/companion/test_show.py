@@ -225,6 +225,18 @@ def test_what_is_stored_in_part_is_compared_on_the_same_seeds_and_places(there, 
     assert all(runs == [*range(len(runs))] for _, runs in comparable(found_of(there)))
 
 
+def test_what_is_not_compared_may_have_other_seeds():
+    """Else the first three seeds of a departure would take the fourth and fifth from the others."""
+    found = [
+        (Run("FedAvg", None, {"p": p, "departure": way}), [*range(n), *[None] * (5 - n)])
+        for p in (0.3, 0.7)
+        for way, n in (("early stopping", 5), ("as released", 3))
+    ]
+    assert {len(runs) for _, runs in comparable(found)} == {3}
+    kept = [(run.where["departure"], len(runs)) for run, runs in comparable(found, "departure")]
+    assert kept == [("early stopping", 5)] * 2 + [("as released", 3)] * 2
+
+
 @pytest.mark.parametrize("lost", [(0.3, 0.33), (0.7, 0.0)])
 def test_a_mean_over_p_is_over_the_same_p_with_and_without_exploration(lost):
     grid = [(p, eps) for p in (0.3, 0.5, 0.7) for eps in (0.0, 0.33)]
