@@ -8,9 +8,10 @@ import pandas as pd
 from companion import frames
 from companion.panels import Panel
 from companion.trained import belongs_to
+from fedlib.metrics import interval
 from papers.published import published
-from papers.scaled import FEDAVG
-from papers.specialists.experiments import EARLY_STOPPING
+from papers.scaled import FEDAVG, TUNED
+from papers.specialists.experiments import EARLY_STOPPING, MIXTURE
 
 GLOBAL, OWN, HELD = METRICS = ("balanced_accuracy", "test_accuracy", "validation_accuracy")
 LOSSES = {"training": "train_loss", "validation": "validation_nll"}
@@ -202,6 +203,29 @@ def distances(table: pd.DataFrame) -> pd.DataFrame:
     far = far.rename(columns={"method": "row", "way": "group"})
     drawn = far.groupby(["row", "group"], sort=False)["mean"].mean().reset_index()
     return drawn.assign(low=drawn["mean"], high=drawn["mean"])
+
+
+def leads(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the mixture's lead over fine-tuning on the global test set, as `plotting.dots` draws.
+
+    A row is a way. The lead is the difference of accuracies in points, paired by seed and p, and
+    averaged over those p at which every way has both methods.
+
+    Args:
+        table: the table of `by_way`.
+
+    Returns:
+        Columns row, group, values (a lead per seed), mean, low and high (95% interval over seeds).
+    """
+    rows = table[table["metric"].eq(GLOBAL)].fillna({"seed": 0})  # published numbers have none
+    both = rows.pivot_table("value", ["way", "p", "seed"], "method", sort=False)
+    lead = (100 * (both[MIXTURE] - both[TUNED])).dropna().rename("lead").reset_index()
+    lead = lead[lead.groupby("p")["way"].transform("nunique").eq(lead["way"].nunique())]
+    told = []
+    for way, of in lead.groupby("way", sort=False):
+        values = of.groupby("seed")["lead"].mean().to_numpy()
+        told.append((way, "", values, *interval(values)))
+    return pd.DataFrame(told, columns=["row", "group", "values", "mean", "low", "high"])
 
 
 def at_q(table: pd.DataFrame, q: float) -> pd.DataFrame:

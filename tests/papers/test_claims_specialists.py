@@ -212,6 +212,28 @@ def test_how_far_ways_are_from_print_is_told():
     assert [*table.loc["local test", 2, FEDAVG]] == ["0.100", "0.900 (1)", ""]
 
 
+def test_the_lead_over_fine_tuning_is_compared_at_the_same_places():
+    """By hand: 10 points in print, and 0 and 20 released; p = 1, which was not released, is out."""
+    values = {
+        ("published", 0.8): [(0.5, 0.4)],
+        ("published", 1.0): [(0.9, 0.1)],
+        ("as released", 0.8): [(0.3, 0.3), (0.5, 0.3)],
+        ("last client", 0.8): [(None, 0.3)],
+    }
+    rows = [
+        {"method": m, "metric": GLOBAL, "p": p, "way": way, "seed": seed, "value": value}
+        for (way, p), pairs in values.items()
+        for seed, pair in enumerate(pairs)
+        for m, value in zip((MIXTURE, TUNED), pair, strict=True)
+    ]
+    table = pd.DataFrame(rows)
+    table.loc[table["way"] == "published", "seed"] = np.nan
+    lead = analysis.leads(table).set_index("row")
+    assert [*lead.index] == ["published", "as released"]
+    assert [*lead["mean"]] == pytest.approx([10.0, 10.0])
+    assert [*lead.loc["as released", "values"]] == pytest.approx([0.0, 20.0])
+
+
 def test_the_ledger_tells_who_sent():
     inside = grid({(FEDAVG, "opted_in"): 20.0}, round=[0], client=range(4))
     inside.loc[inside["client"] >= 2, "value"] = 0.0

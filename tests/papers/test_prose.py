@@ -1,0 +1,311 @@
+"""The texts of notebooks say of their figures what the tables and runs behind these figures say.
+
+Every function that is marked with the number of a notebook yields sentences, each with whether it
+holds. The numbers in sentences are those of the tables.
+"""
+
+import re
+from functools import cache
+
+import nbformat
+import pandas as pd
+import pytest
+
+from fedlib import paths
+from papers.adaptive import analysis as clusters
+from papers.fedmix import analysis as mixtures
+from papers.numbers import panel
+from papers.pm_moe import analysis as private
+from papers.specialists import analysis as specialists
+
+CHECKS = []
+BIASED, ANGLE, LABEL = "Biased FedAvg", "FedMix, q(z|rotation)", "FedMix, q(z|y)"
+TUNED, LOCAL = "Mixture minus Fine-tuned", "Mixture minus Local"
+WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def drawn(figure, scale="standard"):
+    return pd.read_csv(paths.ROOT / "figures" / scale / f"{figure}.csv")
+
+
+def wide(figure, x, scale="standard"):
+    """The means of a figure: a row per panel and x, or per x if there is one panel."""
+    table = drawn(figure, scale).pivot_table("mean", ["panel", x], "method", sort=False)
+    alone = table.index.unique("panel").size == 1
+    return table.droplevel("panel") if alone else table
+
+
+@cache
+def text_of(number):
+    """The texts of a notebook in one line."""
+    (path,) = (paths.ROOT / "notebooks").glob(f"{number}_*.ipynb")
+    cells = nbformat.read(path, as_version=4).cells
+    return " ".join(re.split(r"\s+", "\n".join(c.source for c in cells if "outputs" not in c)))
+
+
+def says(number):
+    def marked(of):
+        CHECKS.append(pytest.param(number, of, id=f"{number}-{of.__name__}"))
+        return of
+
+    return marked
+
+
+@says("02")
+def collapse():
+    used = drawn("02_collapse").groupby("panel")["mean"].max().filter(like="federated")
+    cifar, fashion = (float(used.filter(like=d).iloc[0]) for d in ("CIFAR", "Fashion"))
+    yield "In the federation on CIFAR-10 no expert takes over", cifar < 0.9
+    yield f"the most used expert reaches a share of {fashion:.2f}", fashion < 0.9
+
+
+@says("03")
+def budgets():
+    ahead = drawn("03_budgets").query("y.str.startswith('points above the best')")
+    of = dict([*ahead.set_index("gigabytes").groupby("method")])
+    fedmix, biased = of["FedMix"], of[BIASED]
+    total = biased.index.max()  # it sends as much as FedAvg, in as many rounds
+    below, sure = fedmix.index[fedmix["mean"] <= 0].max() / total, fedmix["low"].gt(0)
+    late = biased["mean"][biased.index >= total / 3]
+    yield "above it from about 1.2 times FedAvg's total traffic on", 1.1 < below < 1.25
+    yield "most intervals are from 1.7 times on", sure[sure.index >= 1.7 * total].mean() > 0.5
+    yield "a similar lead from about a third of FedAvg's total on", late.min() > 3
+
+
+@says("04")
+def pruned():
+    sent = wide("04_experts_sent", "round")
+    much, little = (sent[f"FedMix + pruning, eta = {eta}"] for eta in (0.9, 0.1))
+    falls = much.index[much < 4][0]
+    told = "the number falls from about round 10 on, and is below 2.5 after 100 rounds"
+    yield told, 5 <= falls <= 15 and 2 < much[100] < 2.5
+    yield "nearly all experts are sent until the end", little.min() > 3.8
+
+
+@says("05")
+def rotated():
+    gains = wide("05_ahead_of_fedavg", "round")[[ANGLE, LABEL]]
+    late = gains[gains.index.get_level_values("round") >= 30]
+    since = max(at for _, at in gains.groupby("panel").idxmin().to_numpy().ravel())
+    told = "FedMix by angle is ahead of FedMix by label from round 30 on"
+    yield told, late[ANGLE].gt(late[LABEL]).all()
+    ends = gains.groupby("panel").last()
+    yield "Neither is ahead of FedAvg yet", ends.lt(0.1).all(axis=None)
+    yield f"fell behind it, by up to {-gains.min(axis=None):.0f} points", True
+    yield f"have been catching up since round {since} at the latest", True
+
+
+@says("06")
+def permuted():
+    right = wide("06_courses", "round")["have the right expert"]
+    four, slower = right["K = 4"], right["K = 4, half the rate"]
+    yield f"Before training {four[0]:.0%} of the clients have the right expert by chance", True
+    yield f"after ten rounds {four[10]:.0%}", True
+    yield f"{slower[30]:.0%} of the clients have the right expert after 30 rounds", True
+    shown = panel("permuted", "permuted_cifar10")
+    seeds = sorted(shown.frame["seed"].unique().tolist())
+    course = mixtures.course(shown.frame, mixtures.truth(shown.setting.task, seeds))
+    ratio = mixtures.crowded(course).query("experts == 4").iloc[:, -1].unstack("method")
+    usual, slower = ratio["K = 4"], ratio["K = 4, half the rate"]
+    yield "it is above 2 in every run at the usual rate", usual.min() > 2
+    fewer = WORDS[slower.lt(usual).sum()]
+    yield f"The ratio is smaller in {fewer} of {WORDS[len(ratio)]} seeds", True
+
+
+@says("07")
+def new_clients():
+    falls, fitted = {}, {}
+    for scale in ("standard", "paper"):
+        ways = 100 * wide("07_three_ways", "way", scale)
+        seen = ways.loc["participating client"]
+        falls[scale] = seen - ways.loc["new client, no labels"]
+        fitted[scale] = ways.loc["new client, after fitting", "FedMix"] - seen["FedMix"]
+    lost, own = (falls[scale]["FedMix"] for scale in falls)
+    far = min(fall["Local/Global"] for fall in falls.values())
+    yield (
+        "that fits its gate does as well as one that took part",
+        max(map(abs, fitted.values())) < 0.2,
+    )
+    yield f"Without labels FedMix loses {lost:.1f} points at the higher rates", True
+    yield f"and {own:.1f} at the paper's", True
+    yield "Local/Global falls by 15 points and more", far > 15
+
+
+@says("07")
+def published_of_new_clients():
+    rows = drawn("07_appendix_f").query("group == 'published (MNIST)'").set_index("row")["mean"]
+    seen, new = (
+        100 * (rows[f"FedMix\n{of}"] - rows[f"FedAvg\n{of}"])
+        for of in ("participating clients, validation", "new client")
+    )
+    yield f"{seen:.1f} points ahead on participating ones and {-new:.1f} behind on a new one", True
+
+
+@says("09")
+def dirichlet():
+    lead = wide("09_alpha", "alpha")[TUNED].unstack("panel")
+    cifar, fashion = (lead[f"{d} (standard), global test"] for d in ("CIFAR-10", "Fashion-MNIST"))
+    own = lead.filter(like="local tests").abs().max(axis=None)
+    told = "Globally the mixture is within a point of fine-tuning on CIFAR-10 at every $\\alpha$"
+    yield told, cifar.abs().max() < 1
+    told = "several points below where clients differ most, and level from $\\alpha = 1$ on"
+    yield told, fashion.iloc[0] < -3 and fashion[fashion.index >= 1].abs().max() < 1
+    yield "Locally the two are within a point of each other", own < 1
+
+
+def untrained(section, dataset, scale="standard", **place):
+    """The seeds in which FedAvg keeps the initial model, and how many seeds there are."""
+    frame = panel(section, dataset, scale).frame
+    rows = frame[frame["metric"].eq("kept_round") & frame["method"].eq("FedAvg")]
+    rows = rows[rows[[*place]].eq(pd.Series(place)).all(axis=1)]
+    return [*rows.loc[rows["value"].eq(0), "seed"]], rows["seed"].nunique()
+
+
+@says("09")
+def kept():
+    seeds, of = untrained("specialists", "cifar10", "paper", p=1.0)
+    told = (
+        f"For {WORDS[len(seeds)]} of {WORDS[of]} seeds of CIFAR-10 at $p = 1$ that is the initial"
+    )
+    yield told, True
+
+
+@says("10")
+def opting_out():
+    lead = wide("10_over_q_cifar10", "q")[TUNED].unstack("panel")
+    most, alike = lead.loc[0.95], lead.filter(like="p = 0.2").loc[:0.5]
+    told = "above fine-tuning in all four fields, by a third of a point to one and a half"
+    yield told, len(most) == 4 and most.min() > 0.25 and most.max() < 1.5
+    yield "and at most half of them opt out, it is not", alike.lt(0).all(axis=None)
+
+
+@says("10")
+def first_version():
+    lead = wide("10_first_version", "p", "paper")
+    tuned, alone = lead[TUNED], lead.loc[0.8:, LOCAL]
+    yield "the mixture's lead over fine-tuning grows with $p$", tuned.is_monotonic_increasing
+    told = "Over training alone it is a quarter of a point from $p = 0.8$ on"
+    yield told, alone.between(0.2, 0.3).all()
+    yield "($p = 0.2$) fine-tuning is better than the mixture", tuned[0.2] < 0
+
+
+@says("10")
+def federations_that_do_not_train():
+    scores = specialists.of_panel(panel("opt_out", "cifar10"))
+    seeds, of = untrained("opt_out", "cifar10", p=0.2, q=0.95)
+    few = scores.query("p == 0.2 and q == 0.95 and metric == @specialists.GLOBAL")
+    trained = few.pivot_table("value", "seed", "method").drop(index=seeds)
+    yield f"in {WORDS[len(seeds)]} of {WORDS[of]} seeds FedAvg keeps the initial model", True
+    told = f"In the other {WORDS[len(trained)]} seeds the mixture is level with FedAvg or below it"
+    yield told, (trained["Mixture"] - trained["FedAvg"]).max() < 0.01
+    seeds, of = untrained("opt_out", "cifar10", p=1.0, q=0.0)
+    yield f"FedAvg keeps the initial model in all {WORDS[of]} seeds", len(seeds) == of
+    means = scores.query("p == 1 and q == 0 and method == 'FedAvg'").groupby("metric")["value"]
+    own, other = (means.mean()[m] for m in (specialists.OWN, specialists.GLOBAL))
+    yield f"so its {own:.2f} and {other:.3f} are accuracies of an untrained model", True
+
+
+@says("11")
+def adaptive():
+    lead, explored = (wide(f"11_{of}", "p").iloc[:, 0] for of in ("over_p", "explored"))
+    less, more = (-lead.loc[0.6:].max(), -lead.loc[0.6:].min())
+    told = f"above it where clients are alike, and {less:.0f} to {more:.0f} points below from"
+    yield told, lead[:0.4].min() > 0
+    yield "In print exploration adds up to 15 points, here at most two", explored.max() < 2.5
+    gates = wide("11_gates", "p")
+    told = "where clients differ most the ensemble is more than 20 points below the mixture"
+    yield told, gates.loc[1.0, "Ensemble minus MoE"] < -20
+    faster = gates.loc[0.2, "MoE, faster gate minus MoE"]
+    yield "A faster gate is worse where clients are alike", faster < 0
+
+
+@says("11")
+def sizes():
+    largest = wide("11_sizes_cifar10", "rank").xs(1, level="rank")
+    alike, skewed = largest["IFCA"] / largest["IFCA, no exploration"]
+    told = "in one cluster without exploration, and a quarter in others with it"
+    yield told, 0.7 < alike < 0.8
+    yield "exploration halves the largest cluster", 0.45 < skewed < 0.55
+
+
+@says("11")
+def orientations():
+    table = clusters.recovery(panel("adaptive_rotated", "rotated_cifar10").frame)
+    whole = table.query("method == 'IFCA' and eps == 0 and value == 1")["orientations"]
+    count, of = WORDS[whole.eq(2).sum()], WORDS[table["seed"].nunique()]
+    told = f"IFCA finds two orientations in {count} of {of} seeds, and four in none"
+    yield told, whole.eq(2).all()
+
+
+@says("12")
+def by_size():
+    rows = private.by_size(panel("fourteen", "fashion_mnist").frame, "FedAvg")
+    told = [rows.loc[0.0, by].split(" (")[0] for by in ("all clients", "weighted by size")]
+    each, size = (" ± ".join(f"{100 * float(n):.1f}" for n in t.split(" ± ")) for t in told)
+    yield (
+        f"above the baseline if every client counts alike ({each} points)",
+        not each.startswith("-"),
+    )
+    yield f"Weighted by size the difference is undecided ({size} points)", True
+
+
+@says("13")
+def mean_gains():
+    means = drawn("13_mean_gains").query("group == 'measured'")["mean"]
+    yield "The mean gain is below a point everywhere", means.max() < 1
+
+
+@says("13")
+def error_spreads():
+    ratios = drawn("13_spread")
+    yield "All mean ratios are above 1", ratios["mean"].min() > 1
+    dealt = ratios.loc[ratios["group"].eq("S = 20"), "mean"]
+    yield "with S = 20 most are between 4 and 15", dealt.between(4, 15).mean() > 0.5
+    near = ratios[ratios["low"].lt(1)]
+    told = "except perhaps on CIFAR-10 with S = 0, where some intervals contain 1"
+    yield told, {*near["panel"] + near["group"]} == {"CIFAR-10 (standard)S = 0"}
+
+
+@says("14")
+def denoised():
+    rows = drawn("14_denoising").query("row == 'mean of nine' and group == 'measured'")
+    cifar = rows["panel"].eq("CIFAR-10 (standard)")
+    told = "denoising changes the mean of the nine by less than a third of a point"
+    yield told, rows.loc[~cifar, "mean"].abs().max() < 1 / 3
+    told = "with three seeds a mean gain of the nine is not established"
+    yield told, rows.loc[cifar, "low"].max() < 0
+
+
+@says("14")
+def gates():
+    rows = drawn("14_made_of_fashion_mnist").set_index(["row", "panel"])
+    other = rows.filter(regex="layer|activation", axis=0)["mean"].abs()
+    yield "The mean of no other depth or activation differs by a point", other.max() < 1
+    selu = rows.loc[("activation: SELU", "S = 0"), "low"]
+    yield "for SELU with S = 0 a difference of two points is not excluded", selu < -2
+
+
+@says("14")
+def top_k():
+    top = drawn("14_top_k_fashion_mnist").query("method == 'k largest weights'")
+    top = top.set_index(["panel", "k"])[["low", "high"]]
+    two, others = top.loc["S = 20", 2], [("S = 20", 4), ("S = 0", 2)]
+    yield "With S = 20, gates over two experts are less accurate", two["high"] < 0
+    told = "For four experts, and for two with S = 0, the difference is undecided"
+    yield told, all(top.loc[at, "low"] < 0 < top.loc[at, "high"] for at in others)
+
+
+@says("15")
+def newcomers():
+    new = drawn("15_own_and_newcomer_fashion_mnist").set_index("method")["x"]
+    below = 100 * (new["FedAvg"] - new[["Mixture", "Fine-tuned", "DBE + PM-MoE"]])
+    told = "the mixture, fine-tuned FedAvg and DBE + PM-MoE are at most three points below FedAvg"
+    yield told, below.max() < 3
+
+
+@pytest.mark.parametrize(("number", "of"), CHECKS)
+def test_texts_say_what_was_measured(number, of, monkeypatch):
+    monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
+    for sentence, holds in of():
+        assert sentence in text_of(number), f"{number} does not say: {sentence}"
+        assert holds, f"{number} says what does not hold: {sentence}"
