@@ -11,7 +11,9 @@ import nbformat
 import pandas as pd
 import pytest
 
+from companion import frames
 from fedlib import paths
+from fedlib.metrics import interval
 from papers.adaptive import analysis as clusters
 from papers.fedmix import analysis as mixtures
 from papers.numbers import panel
@@ -20,6 +22,8 @@ from papers.specialists import analysis as specialists
 
 CHECKS = []
 BIASED, ANGLE, LABEL = "Biased FedAvg", "FedMix, q(z|rotation)", "FedMix, q(z|y)"
+CIFAR, FASHION = "cifar10", "fashion_mnist"
+SUMS = "clients in the sum"
 TUNED, LOCAL = "Mixture minus Fine-tuned", "Mixture minus Local"
 WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -49,6 +53,41 @@ def says(number):
         return of
 
     return marked
+
+
+@says("01")
+def aligned():
+    course = dict([*drawn("01_as_long").set_index("round").groupby("panel")])
+    apart = course.pop("FedMix minus the others").pivot(columns="method", values="high") < 0
+    (close,) = course.values()
+    yield "all methods are close to 1", close["mean"].min() > 0.9
+    yield "it lies below FedAvg throughout", apart["FedMix minus FedAvg"].all()
+    clear = apart["FedMix minus the ensemble"]
+    middle = clear.index.to_series().between(500, 1250)
+    told = "clearly below the ensemble only in the middle of training"
+    yield told, clear[middle].mean() > 2 / 3 and clear[~middle].mean() < 1 / 3
+
+
+@says("01")
+def as_printed():
+    ends, parts = {}, []
+    for section, dataset in ((s, d) for s in ("long", "label_skew") for d in (CIFAR, FASHION)):
+        if (section, dataset) != ("long", FASHION):
+            of = panel(section, dataset)
+            late = mixtures.late(frames.divergence(of.frame))
+            means = late.groupby(["seed", "method"])["value"].mean().unstack()
+            ends[section, dataset] = interval(means["FedMix"] - means["FedAvg"])
+            parts.append(mixtures.by_weights(of.frame, of.setting).loc["FedMix", "weights' part"])
+    yield "FedMix lies below FedAvg", all(mean < 0 for mean, _, _ in ends.values())
+    zero = [dataset for (_, dataset), (_, low, high) in ends.items() if low < 0 < high]
+    yield "on Fashion-MNIST the interval of the difference contains 0", zero == [FASHION]
+    yield "comes from the weights: more than a third of FedMix's", 1 / 3 < min(parts) < 0.4
+    tensors = drawn("01_by_tensor").pivot_table("mean", "tensor", "method", sort=False)
+    lower = tensors.sub(tensors["FedAvg"], axis=0).drop(columns="FedAvg")
+    yield "Both mixtures lie below FedAvg in every tensor", lower.lt(0).all(axis=None)
+    apart = lower["FedMix"] - lower["FedMix with H(q)"]
+    told = "most in the output layer, where FedMix lies below the ensemble"
+    yield told, {*apart.nsmallest(2).index} == {"output bias", "output weight"}
 
 
 @says("02")
@@ -139,6 +178,55 @@ def published_of_new_clients():
         for of in ("participating clients, validation", "new client")
     )
     yield f"{seen:.1f} points ahead on participating ones and {-new:.1f} behind on a new one", True
+
+
+@says("08")
+def label_sets():
+    for name in (CIFAR, "two_class_digits"):
+        sets = drawn(f"08_label_sets_{name}")
+        told = "There is a dot in every grey field and in no white one"
+        yield told, sets["read"].eq(sets["true"].gt(0)).all()
+    held = sets.groupby("client")["read"].sum()
+    told = f"Where clients hold {WORDS[held.min()]} to {WORDS[held.max()]} (digits, below)"
+    yield told, held.max() < 10
+    guess = mixtures.guessed_sets(panel("privacy", CIFAR).frame)["all labels"]
+    yield "*all labels* without a message is right for most", guess.between(0.5, 1).all()
+
+
+@says("08")
+def leaks():
+    step, epoch = (drawn(f"08_one_{of}_{CIFAR}") for of in ("step", "epoch"))
+    off = (step["true"] - step["reconstructed"]).abs()
+    yield "the two bars of a label are nearly equal", off.max() < 0.02
+    lost = epoch["true"].gt(0) & epoch["reconstructed"].lt(0.001)
+    yield "small shares vanish first", epoch["true"][lost].max() < 0.05
+    means = drawn(f"08_distances_{CIFAR}").query("method == 'FedMix'")
+    means = means.pivot_table("mean", "row", "group")
+    fresh, trained = means["one epoch"], means["trained, one epoch"]
+    yield "**Fresh** models leak through the bias", fresh["output bias"] < fresh["phi"]
+    others = trained.drop(["phi", "phi, by the cohort"])
+    yield "**Trained** models leak through $\\phi$", 2 * trained["phi"] < others.min()
+
+
+@says("08")
+def hidden():
+    guessed = drawn("08_hidden_digits").set_index("x").groupby("panel")
+    sums, noise = (guessed.get_group(f"x = {of}") for of in (SUMS, "noise / size of the update"))
+    yield "A sum over three clients contains nearly every label", sums["mean"][3].max() < 0.55
+    told = "where it is as large as the update, the guess is still well above chance"
+    yield told, noise["low"][1].min() > 0.58
+    seeds = panel("privacy", CIFAR).frame.groupby("method")["seed"].nunique()
+    fewer = seeds.drop("FedMix").unique()
+    yield f"fifteen seeds on CIFAR-10, the other methods {WORDS[fewer[0]]}", seeds["FedMix"] == 15
+
+
+@says("08")
+def reconstructed():
+    (path,) = (paths.ROOT / "notebooks").glob("08_*.ipynb")
+    found = re.findall(r"output weights x (\d): mean distance ([\d.]+)", path.read_text())
+    usual, larger = (dict(found)[times] for times in "14")
+    told = f"grows to {usual} at the usual size of the weights and {larger} at four times it"
+    yield told, len(found) == 3
 
 
 @says("09")
