@@ -38,11 +38,10 @@ SCRIPT = Path(__file__).with_suffix(".js").read_text("utf-8")
 
 def main(numbers: list[str]) -> int:
     """Check notebooks, all by default; return 1 if anything was wrong."""
-    chosen = [
-        p
-        for p in sorted((paths.ROOT / "notebooks").glob("*.ipynb"))
-        if not numbers or p.name[:2] in numbers
-    ]
+    every = {p.name[:2]: p for p in sorted((paths.ROOT / "notebooks").glob("*.ipynb"))}
+    if unknown := [number for number in numbers if number not in every]:
+        sys.exit(f"no notebook has the number {', '.join(unknown)}; there are {', '.join(every)}")
+    chosen = [p for number, p in every.items() if number in (numbers or every)]
     _prepare(chosen)
     wrong = 0
     with _lab() as address, _chromium() as driver:

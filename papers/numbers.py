@@ -183,6 +183,14 @@ def _reporting() -> Numbers:
     return {"all": f"{means['all']:+.1f}", "largest": f"{means['maximum']:+.1f}"}
 
 
+# What a number does, and several do.
+_DO = {
+    AGREES: ("agrees", "agree"),
+    DIFFERS: ("differs", "differ"),
+    IMPRECISE: ("is too imprecise to tell", "are too imprecise to tell"),
+}
+
+
 def _agreement() -> Numbers:
     """Return how many published numbers agree, differ or are imprecise, at the papers' scale."""
     once = published_numbers().query("not repeats")
@@ -190,11 +198,8 @@ def _agreement() -> Numbers:
     once = once[once["why_not"].eq("") & once["seeds"].ge(LEAST_SEEDS)]
     own = once[once["faithful"].isin((PROTOCOL, OWN))]
     for paper, rows in [("", own), *own.groupby(own["paper"].str[:3])]:
-        counts = {
-            word: int(rows["verdict"].eq(word).sum()) for word in (AGREES, DIFFERS, IMPRECISE)
-        }
-        told = [f"{counts[AGREES]} agree", f"{counts[DIFFERS]} differ"]
-        told += [f"{counts[IMPRECISE]} are too imprecise to tell"] * bool(counts[IMPRECISE])
+        counts = {word: int(rows["verdict"].eq(word).sum()) for word in _DO}
+        told = [f"{n} {_DO[word][n != 1]}" for word, n in counts.items() if n or word != IMPRECISE]
         said[f"{paper} counts".strip()] = ", ".join(told)
         said[f"{paper} numbers".strip()] = len(rows)
     return said
