@@ -160,7 +160,7 @@ def _by_fraction(setting: Stages, dataset: str) -> list[Run]:
 
 def _opting_out(setting: Stages, dataset: str) -> list[Run]:
     """Return the methods by the fraction q of clients that opt out (Fig. 6)."""
-    opted = product((0.0, *setting.qs), setting.opted_ps)
+    opted = product(setting.qs, setting.opted_ps)
     runs = [run for q, p in opted for run in placed(steps(setting.at(p).opted(q)), p=p, q=q)]
     return runs + _without_federation(setting, setting.opted_ps)
 
