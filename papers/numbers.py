@@ -183,8 +183,8 @@ def _reporting() -> Numbers:
     return {"all": f"{means['all']:+.1f}", "largest": f"{means['maximum']:+.1f}"}
 
 
-# What a number does, and several do.
-_DO = {
+# The verbs of a count of one number, and of several numbers.
+_VERBS = {
     AGREES: ("agrees", "agree"),
     DIFFERS: ("differs", "differ"),
     IMPRECISE: ("is too imprecise to tell", "are too imprecise to tell"),
@@ -198,8 +198,9 @@ def _agreement() -> Numbers:
     once = once[once["why_not"].eq("") & once["seeds"].ge(LEAST_SEEDS)]
     own = once[once["faithful"].isin((PROTOCOL, OWN))]
     for paper, rows in [("", own), *own.groupby(own["paper"].str[:3])]:
-        counts = {word: int(rows["verdict"].eq(word).sum()) for word in _DO}
-        told = [f"{n} {_DO[word][n != 1]}" for word, n in counts.items() if n or word != IMPRECISE]
+        counts = {word: int(rows["verdict"].eq(word).sum()) for word in _VERBS}
+        some = {word: n for word, n in counts.items() if n or word != IMPRECISE}
+        told = [f"{n} {_VERBS[word][n != 1]}" for word, n in some.items()]
         said[f"{paper} counts".strip()] = ", ".join(told)
         said[f"{paper} numbers".strip()] = len(rows)
     return said
