@@ -159,8 +159,12 @@ def _by_fraction(setting: Stages, dataset: str) -> list[Run]:
 
 
 def _opting_out(setting: Stages, dataset: str) -> list[Run]:
-    """Return the methods by the fraction q of clients that opt out (Fig. 6)."""
-    opted = product(setting.qs, setting.opted_ps)
+    """Return the methods by the fraction q of clients that opt out (Fig. 6).
+
+    Runs of q = 0 are those of `_by_fraction`: they are included at its majority fractions only.
+    """
+    every = product(setting.qs, setting.opted_ps)
+    opted = [(q, p) for q, p in every if q > 0 or p in setting.ps]
     runs = [run for q, p in opted for run in placed(steps(setting.at(p).opted(q)), p=p, q=q)]
     return runs + _without_federation(setting, setting.opted_ps)
 

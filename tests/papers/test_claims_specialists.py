@@ -101,6 +101,16 @@ def test_what_looks_as_published_holds_and_the_other_way_round_does_not(code, ex
     assert all(c.seeds == seeds or not c.seeds for c in found)
 
 
+def test_what_opting_out_costs_is_a_mean_over_the_same_majority_fractions():
+    """FedAvg loses 10 points at either p; without opting out only p = 1 was run, its worse one."""
+    every = {(FEDAVG, GLOBAL): 0.5, (MIXTURE, GLOBAL): 0.5}
+    opted, kept = table_of(every, q=0.95), table_of(every, ps=(1.0,), q=0.0)
+    table = pd.concat([opted, kept], ignore_index=True)
+    falls = 0.2 * table["p"].eq(1.0) + 0.1 * table["q"].gt(0)
+    (cost,) = claims.robust(table.assign(value=table["value"] - falls * table["method"].eq(FEDAVG)))
+    assert cost.effect == pytest.approx(10)
+
+
 def test_ends_of_a_range_are_compared_where_there_are_two():
     """Of one p it was judged whether FedAvg falls from it to itself: it does not."""
     one, two = (table_of(REPORTED, ps=ps, q=0.0) for ps in ((0.8,), (0.8, 1.0)))
