@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,10 +17,11 @@ from fedlib import MLP, FastText, FedAvg, LocalHoldout, NaturalPartition, OptOut
 from fedlib import data as datasets
 from fedlib.federation import OPTED_IN
 from papers import numbers
+from papers.claimed import TESTS, _complete
 from papers.scaled import FEDAVG, LOCAL, TUNED
 from papers.specialists import analysis, claims
 from papers.specialists.analysis import GLOBAL, HELD, OWN
-from papers.specialists.experiments import LAST_CLIENT, MIXTURE, SMALL
+from papers.specialists.experiments import FIRST_OPTED, LAST_CLIENT, MIXTURE, SMALL
 from papers.specialists.opting import tampered, trace
 
 CIFAR10 = analysis.printed().query("data == 'cifar10'")
@@ -109,6 +111,19 @@ def test_what_opting_out_costs_is_a_mean_over_the_same_majority_fractions():
     falls = 0.2 * table["p"].eq(1.0) + 0.1 * table["q"].gt(0)
     (cost,) = claims.robust(table.assign(value=table["value"] - falls * table["method"].eq(FEDAVG)))
     assert cost.effect == pytest.approx(10)
+
+
+def test_a_section_in_training_is_not_judged_before_all_planned_seeds_are_in():
+    """Four of twelve seeds of opting out in the first version were judged at once."""
+    setting = SimpleNamespace(seeds=3)
+    few, every = (
+        SimpleNamespace(name="CIFAR-10", setting=setting, frame=pd.DataFrame({"seed": range(n)}))
+        for n in (2, 3)
+    )
+    (test,) = (one for one in TESTS if one.section is FIRST_OPTED)
+    assert [*test.of([few]).values()] == [[]]
+    judge = _complete(lambda panel: [panel.name])
+    assert (judge(few), judge(every)) == ([], ["CIFAR-10"])
 
 
 def test_ends_of_a_range_are_compared_where_there_are_two():
