@@ -106,8 +106,7 @@ def _joining(panel: Panel) -> list[Claim]:
 
 def _printed(panel: Panel) -> list[Claim]:
     """Return the claims on the paper's own protocol, without departures of its released code."""
-    judge = _scored(two.generalisation_claims)
-    return [claim for p in whole([as_printed(panel)]) for claim in judge(p)]
+    return _complete(_scored(two.generalisation_claims))(as_printed(panel))
 
 
 def _first_version(panel: Panel) -> list[Claim]:

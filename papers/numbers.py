@@ -216,7 +216,6 @@ def _agreement() -> Numbers:
 
 _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
     _label_sets, _floor, _early_stopping, _last_client, _own_network, _lead, _opted,
-    _too_small,
-    _energies, _losing, _reporting, _agreement,
+    _too_small, _energies, _losing, _reporting, _agreement,
 )  # fmt: skip
 NUMBERS = {of.__name__.strip("_").replace("_", " "): cache(of) for of in _FUNCTIONS}

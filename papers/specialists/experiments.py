@@ -161,7 +161,7 @@ def _by_fraction(setting: Stages, dataset: str) -> list[Run]:
 def _opting_out(setting: Stages, dataset: str) -> list[Run]:
     """Return the methods by the fraction q of clients that opt out (Fig. 6).
 
-    Runs of q = 0 are those of `_by_fraction`: they are included at its majority fractions only.
+    Runs of q = 0 are trained for Table 1 anyway. They are included at its majority fractions only.
     """
     every = product(setting.qs, setting.opted_ps)
     opted = [(q, p) for q, p in every if q > 0 or p in setting.ps]
