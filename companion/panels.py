@@ -269,7 +269,7 @@ def stored(
     for name, setting in section.settings(scale, dataset).items():
         asked = section.by_run(scale, name, methods)
         found = [(run, [find_result(e) for e in every]) for run, every in asked]
-        there = comparable(found, section.apart)
+        there = comparable(found, section.apart, setting.looks)
         alone = all(isinstance(run.experiment.algorithm, MajorityClass) for run, _ in there)
         if not alone and (part or _ends(there) == _ends(found)):
             frame = together((run.method, run.where, results) for run, results in there)
@@ -315,7 +315,9 @@ def _absent(
 
 
 def comparable(
-    found: Sequence[tuple[Run, Sequence[Result | None]]], apart: str = ""
+    found: Sequence[tuple[Run, Sequence[Result | None]]],
+    apart: str = "",
+    looks: Sequence[tuple[int, int]] = (),
 ) -> list[tuple[Run, list[Result]]]:
     """Return the runs that can be compared: the same seeds, and all methods at the same places.
 
@@ -326,15 +328,19 @@ def comparable(
     exploration, a mean over p with exploration would be over other p than without it: p = 0.2 is
     left out altogether.
 
+    While seeds are added for another look at a claim, the seeds of the last look are kept until all
+    planned ones are stored, because each judgement of a part of them would be a look of its own.
+
     Args:
         found: by run, a result per seed, None if it is not stored.
         apart: the name in places whose values are not compared with each other: see `Section`.
+        looks: the number of looks by the least number of seeds for which it holds: see `Setting`.
     """
     if apart:
         parts: dict[Any, list[tuple[Run, Sequence[Result | None]]]] = {}
         for one in found:
             parts.setdefault(one[0].where.get(apart), []).append(one)
-        return [one for part in parts.values() for one in comparable(part)]
+        return [one for part in parts.values() for one in comparable(part, looks=looks)]
     there = [[*results, None].index(None) for _, results in found]
     least = LEAST_SEEDS if max(there, default=0) >= LEAST_SEEDS else 1
     asked = [(len(results), str(run.where), run.method) for run, results in found]
@@ -349,6 +355,7 @@ def comparable(
         rows = rows[rows[line] != name]
     rows = _on_a_grid([run for run, _ in found], rows)
     most = rows.loc[rows["seeds"] < rows["asked"], "seeds"].min()
+    most = max((least - 1 for least, _ in looks if least - 1 <= most), default=most)
     kept = ((*found[i], None if pd.isna(most) else int(most)) for i in rows.index)
     return [(run, [r for r in results[:count] if r is not None]) for run, results, count in kept]
 

@@ -237,6 +237,15 @@ def test_what_is_not_compared_may_have_other_seeds():
     assert kept == [("early stopping", 5)] * 2 + [("as released", 3)] * 2
 
 
+def test_seeds_of_another_look_wait_for_each_other():
+    """With six of eight seeds a claim would be judged at a look that nobody has planned."""
+    looks = ((4, 2), (7, 3))
+    for done, shown in enumerate((1, 2, 3, 3, 3, 6, 6, 8), 1):
+        found = found_of({("FedAvg", 0.3): done}, places=(0.3,), methods=("FedAvg",), asked=8)
+        kept = [runs for _, runs in comparable(found, looks=looks)]
+        assert kept == [[*range(shown)]], done
+
+
 @pytest.mark.parametrize("lost", [(0.3, 0.33), (0.7, 0.0)])
 def test_a_mean_over_p_is_over_the_same_p_with_and_without_exploration(lost):
     grid = [(p, eps) for p in (0.3, 0.5, 0.7) for eps in (0.0, 0.33)]
