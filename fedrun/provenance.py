@@ -188,7 +188,7 @@ def commit() -> str:
     try:
         # Fails if the package is in the checkout of another project.
         _git("ls-files", "--error-unmatch", "--", *PACKAGES)
-        name = _git("describe", "--always", "--abbrev=12")
+        name = _git("rev-parse", "--short=12", "HEAD")  # a tag may be moved
         changes = _git("status", "--porcelain", "--untracked-files=normal", "--", *PACKAGES)
     except (OSError, subprocess.CalledProcessError) as error:
         why = " ".join(str(getattr(error, "stderr", None) or error).split())

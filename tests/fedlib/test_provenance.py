@@ -126,6 +126,13 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_a_tag_which_may_be_moved_does_not_name_a_commit(checkout):
+    clean = COMMIT()
+    call = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "tag", "-a", "-m", "one", "v1"]
+    subprocess.run(call, cwd=checkout, check=True)
+    assert COMMIT() == clean != "v1"
+
+
 @pytest.mark.parametrize("name", ["new.py", "code.py"])
 def test_only_changes_of_the_package_make_a_commit_dirty(checkout, name):
     """Results that `make results` has just written are no code."""
