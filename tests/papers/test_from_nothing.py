@@ -1,6 +1,6 @@
 """The methods that notebooks build from nothing end with the numbers of the library.
 
-What the answers of these notebooks say of changed programs is so.
+The answers to the notebooks' questions are the results of the programs that the questions change.
 """
 
 import ast
@@ -96,7 +96,8 @@ def by_hand(*changed):
     return np.array(played(parts, ("1, 10, 5, 5", "1, 10, 5, 20"), *changed)["by_hand"])
 
 
-def test_the_answers_of_00_are_so():
+@pytest.mark.slow
+def test_the_answers_of_00_are_results_of_its_programs():
     """The numbers may differ by a little: other processors round differently."""
     told, usual = answers("00_start_here"), by_hand()
     every = by_hand(("COHORT, ROUNDS = 0.1, 10, 5", "COHORT, ROUNDS = 0.1, 10, 20"))
@@ -114,7 +115,8 @@ def test_the_answers_of_00_are_so():
     assert ends == pytest.approx([0.55, 0.22, 0.89, 0.89], abs=0.02)
 
 
-def test_the_answers_of_02_are_so():
+@pytest.mark.slow
+def test_the_answers_of_02_are_results_of_its_programs():
     parts = cells("02_specialization")
     parts["nothing-check"] = parts["nothing-check"].partition("begin =")[0]
     made, q, accuracy = played(parts), {}, {}
@@ -140,7 +142,7 @@ def test_the_answers_of_02_are_so():
 
 
 @pytest.mark.slow
-def test_the_answers_of_03_are_so():
+def test_the_answers_of_03_are_results_of_its_programs():
     (mine,), found = COMMUNICATION.experiments("quick", "digits", PRUNING, seeds=1), {}
     mix = replace(mine.algorithm, experts=4, eta=0.0, epochs=1)
     for changed in ({}, {"experts": 2}, {"eta": 0.9}, {"epochs": 2}):
