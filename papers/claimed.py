@@ -185,6 +185,7 @@ TESTS = (
     ClaimTest("13", private.PRIVATE_PARTS, _mixtures),
     ClaimTest("13", private.PRIVATE_PARTS, _cost),
     ClaimTest("13", private.REVEALED, _framed(pm_moe.revealed_claims), ", private parts"),
+    ClaimTest("13", private.BORROWED, _framed(pm_moe.feature_claims), ", features"),
     ClaimTest("14", private.GATES, _gates),
     ClaimTest("15", board.EVERY_METHOD, _every_method),
 )  # fmt: skip

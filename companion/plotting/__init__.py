@@ -16,7 +16,7 @@ from .numbers import (
     points,
     standings,
 )
-from .planes import frontier, tradeoff, versus
+from .planes import frontier, scattered, tradeoff, versus
 from .style import (
     CALLED,
     INITIAL,

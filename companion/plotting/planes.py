@@ -51,6 +51,27 @@ def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     return draw_panels(panels, draw, (style.COLUMN, 2.9), room=0.5, **labels)
 
 
+def scattered(panels: Mapping[str, pd.DataFrame], names: Sequence[str], **labels: Any) -> Drawn:
+    """Draw examples as dots in a plane without units, such as that of a t-SNE, by label.
+
+    Args:
+        panels: by title, a frame with columns x, y and label.
+        names: the names of the labels.
+        labels: as of `style.draw_panels`.
+    """
+    held = sorted({label for frame in panels.values() for label in frame["label"]})
+    many = len(style.FORMS)
+
+    def draw(ax: Axes, name: str, frame: pd.DataFrame) -> pd.DataFrame:
+        for i, label in enumerate(held):
+            rows, look = frame[frame["label"] == label], {"color": style.BLIND[i % many], "ms": 3.5}
+            ax.plot(rows["x"], rows["y"], style.FORMS[i % many], label=names[label], **look)
+        ax.set(xticks=[], yticks=[])
+        return frame
+
+    return draw_panels(panels, draw, (2.4, 2.4), room=0.5, **labels)
+
+
 def tradeoff(panels: Mapping[str, pd.DataFrame], *, x: str, **labels: Any) -> Drawn:
     """Draw what each setting of a method gains, in points, against its cost on a logarithmic axis.
 

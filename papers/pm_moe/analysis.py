@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy import stats
+from sklearn.manifold import TSNE
 
 from companion import frames
 from companion.panels import Panel
@@ -44,6 +45,17 @@ ALL, LARGEST, CHOSEN = "all clients", "largest of M + 1", "all, over the best ro
 # Sources of label sets: private parts, and guesses that are the same for all clients.
 READ, ASKED = "the numbers of a private part", "what a private part answers"
 CONSTANT = ("all labels", "the labels of most clients")
+# Whose base computes the features of a client (Fig. 1A), and the models whose distances are logged.
+OWN, NEAREST, OTHERS = (
+    "its own base",
+    "the base of the client with the most similar labels",
+    "others",
+)
+FEATURES_OF = {
+    "trained on all data": "distance_central",
+    "the client's own base": "distance_own",
+    "another client's base": "distance_borrowed",
+}
 SIDES = "with private parts", "without private parts"  # families that headings compare
 NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
 # Choices of a gate: that of 004 first, then the others that Fig. 5 compares.
@@ -135,18 +147,76 @@ def revealed(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for run, logged in frame.groupby(["method", "seed", "S"], sort=False):
-        ends = {m: frames.last(logged, m) for m in ("held_labels", "labels_from_parts")}
-        wide = {
-            m: of.assign(item=of["item"].astype(int)).pivot_table("value", "item", "expert")
-            for m, of in ends.items()
-        }
-        held, scores = (table.to_numpy() for table in wide.values())
+        held, scores = (_matrix(logged, m) for m in ("held_labels", "labels_from_parts"))
         guesses = {CONSTANT[0]: np.ones_like(held), CONSTANT[1]: (held > 0).mean(0) > 0.5}
         guesses |= {READ: label_sets(scores)} if scores.size else {}
         right = {source: ((guess > 0) == (held > 0)).mean() for source, guess in guesses.items()}
         right[ASKED] = frames.last(logged, "asked_labels")["value"].mean()
         rows += [(*run, source, float(value)) for source, value in right.items()]
     return pd.DataFrame(rows, columns=["method", "seed", "S", "source", "value"])
+
+
+def best_constant(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the better of the constant guesses of `revealed` by method, S and seed."""
+    constant = table[table["source"].isin(CONSTANT)]
+    return constant.groupby(["method", "S", "seed"], sort=False)[["value"]].max().reset_index()
+
+
+def guessed(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the guesses of `revealed` at one S, as `plotting.dots` draws them."""
+    (drawn,) = ranges({s: table[table["source"] == s] for s in (ASKED, READ)}).values()
+    return drawn
+
+
+def similarities(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return how similar features are to those of a central model, as a mean over clients.
+
+    Args:
+        frame: runs of `fedlib.algorithms.features.FeaturesAudit`.
+
+    Returns:
+        Columns method, seed, S, source, value. Sources are the client's own base (`OWN`), the base
+        of the client whose labels are most similar (`NEAREST`), and the mean of all other bases
+        (`OTHERS`). Values are the linear centred kernel alignment.
+    """
+    rows = []
+    for run, logged in frame.groupby(["method", "seed", "S"], sort=False):
+        alike, overlap = (_matrix(logged, m) for m in ("feature_similarity", "label_overlap"))
+        own = np.eye(len(alike), dtype=bool)
+        nearest = np.where(own, -1, overlap).argmax(1)
+        by_source = {OWN: alike[own], NEAREST: alike[range(len(alike)), nearest]}
+        by_source[OTHERS] = alike[~own]
+        rows += [(*run, source, float(of.mean())) for source, of in by_source.items()]
+    return pd.DataFrame(rows, columns=["method", "seed", "S", "source", "value"])
+
+
+def embedded(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the t-SNE of one client's features by model, of the first seed (Fig. 1A).
+
+    Args:
+        frame: runs of `fedlib.algorithms.features.FeaturesAudit`.
+
+    Returns:
+        By model, columns x, y and label, a row per test example.
+    """
+    logged = frame[frame["seed"] == frame["seed"].min()]
+    labels = _matrix(logged, "example_label")[:, 0].astype(int)
+    made = {}
+    for model, metric in FEATURES_OF.items():
+        apart = _matrix(logged, metric)
+        near = min(30.0, (len(apart) - 1) / 3)
+        tsne = TSNE(metric="precomputed", init="random", perplexity=near, random_state=0)
+        places = pd.DataFrame(tsne.fit_transform(apart), columns=["x", "y"]).round(2)
+        made[model] = places.assign(label=labels)
+    return made
+
+
+def _matrix(logged: pd.DataFrame, metric: str) -> np.ndarray:
+    """Return the matrix ``[items, experts]`` that a run logged last, empty if it logged none."""
+    rows = frames.last(logged, metric)
+    return (
+        rows.assign(item=rows["item"].astype(int)).pivot_table("value", "item", "expert").to_numpy()
+    )
 
 
 def by_size(frame: pd.DataFrame, method: str) -> pd.DataFrame:

@@ -120,11 +120,18 @@ def revealed_claims(frame: pd.DataFrame) -> list[Claim]:
     rows = []
     for method, told in table.groupby("method", sort=False):
         at = {source: frames.by_seed(of) for source, of in told.groupby("source")}
-        one, other = (at[guess] for guess in analysis.CONSTANT)
-        best = {seed: max(one[seed], other[seed]) for seed in one}
+        best = frames.by_seed(analysis.best_constant(told))
         for source in (s for s in (analysis.READ, analysis.ASKED) if s in at):
             rows.append(("hidden", at[source], "<=", best, {"part": f"{source} ({method})"}))
     return judged("004", rows)
+
+
+def feature_claims(frame: pd.DataFrame) -> list[Claim]:
+    """Test Fig. 1A: another client's base brings features nearer to a central model's."""
+    found = analysis.similarities(frame).groupby("source")
+    at = {source: frames.by_seed(of) for source, of in found}
+    more = {"part": analysis.NEAREST, "unit": "", "methods": ("LG-FedAvg",)}
+    return judged("004", [("features", at[analysis.NEAREST], ">", at[analysis.OWN], more)])
 
 
 def _sides(gained: pd.DataFrame, table: pd.DataFrame) -> tuple[Numbers, str, dict[int, float]]:

@@ -8,6 +8,7 @@ from typing import Any, Self
 from companion.sections import Run, Setting, federated, placed
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
+from fedlib.algorithms.features import FeaturesAudit
 from fedlib.models.architectures import ACTIVATIONS, INITS, GateNet
 from fedlib.optim import sgd
 from fedlib.privacy import PartsAudit
@@ -194,6 +195,18 @@ def _revealed(setting: PrivateParts) -> list[Run]:
     )
 
 
+def _features(setting: PrivateParts) -> list[Run]:
+    """Return an audit of the features of LG-FedAvg's bases (Fig. 1A).
+
+    The central model is trained for as many epochs as a client of the federation.
+    """
+    method, epochs = "LG-FedAvg", setting.rounds * setting.local_epochs
+    of: Any = fourteen(setting)[method]
+    central = algorithms.FedAvg(**local_round(setting, epochs=epochs))
+    audit = FeaturesAudit(of=of, central=central)
+    return [Run(method, stage(setting, audit, first_stage=first_stages(setting)[method]))]
+
+
 def _renormalised(setting: PrivateParts) -> list[Run]:
     """Return mixtures of few experts with weights that sum to less than 1, and to 1 (A32)."""
     runs = [Run(MAJORITY, floor(setting.task))]
@@ -253,3 +266,4 @@ GATES_RENORMALISED = section("gates_renormalised", _each_ratio(_renormalised))
 PRIVATE_PARTS_CHOSEN = section("private_parts_chosen", _each_ratio(_mixtures))
 PRIVATE_PARTS_LONG = section("private_parts_long", _each_ratio(_mixtures))
 REVEALED = section("revealed_parts", _each_ratio(_revealed))
+BORROWED = section("borrowed_features", _each_ratio(_features))

@@ -51,6 +51,7 @@ def legend(figure):
     return [text.get_text() for one in figure.legends for text in one.get_texts()]
 
 
+PLACES = pd.DataFrame({"x": [0.0, 1.0, 2.0], "y": [1.0, 0.0, 1.0], "label": [1, 3, 3]})
 LONG = "CIFAR-100, a sample of its images (standard)"
 TWO = curve(FedAvg=0.2, FedMix=0.6)
 FIVE = pd.concat(TWO.assign(seed=seed) for seed in range(5))
@@ -99,6 +100,7 @@ FIELDS = {
     "forest": lambda: plotting.forest(EFFECTS),
     "grouped": lambda: plotting.grouped({"a": SHARES[0], "b": SHARES[1]}, [*"wxyz"], ylabel="y"),
     "versus": lambda: plotting.versus({"a": SIDES, LONG: SIDES}),
+    "scattered": lambda: plotting.scattered({"a": PLACES, LONG: PLACES}, [*"wxyz"]),
     "frontier": lambda: plotting.frontier({"a": BOARD}, xlabel="x", ylabel="y"),
     "tradeoff": lambda: plotting.tradeoff({"a": COSTS, LONG: COSTS}, x="gigabytes", xlabel="x"),
     "slopes": lambda: plotting.slopes({"a": WAYS, LONG: WAYS}, [*"uv"]),
@@ -362,6 +364,18 @@ def test_a_run_is_crossed_only_where_it_stands_and_behind_means():
     assert [len(each) for each in crosses] == [0, 1] and len(crosses[1][0].get_xdata()) == 1
     (means,) = [line for line in lines[1] if line.get_label() == "a"]
     assert crosses[1][0].get_zorder() < means.get_zorder()
+
+
+def test_a_label_has_the_same_look_in_every_plane():
+    """The second panel lacks the first label of the other."""
+    figure, drawn = plotting.scattered({"a": PLACES, "b": PLACES[1:]}, [*"wxyz"])
+    looks = [
+        {line.get_label(): (line.get_color(), line.get_marker()) for line in ax.lines}
+        for ax in figure.axes
+    ]
+    assert [*looks[0]] == ["x", "z"] and looks[0] == looks[1] and len({*looks[0].values()}) == 2
+    assert [len(line.get_xdata()) for ax in figure.axes for line in ax.lines] == [1, 2, 0, 2]
+    assert len(drawn) == 5
 
 
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)

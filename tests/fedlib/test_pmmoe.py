@@ -11,6 +11,7 @@ from conftest import make_federation
 from playing import SIZES, SPLIT, client, close, held_by, nine, numbers, one, play, texts
 
 from fedlib import algorithms as alg
+from fedlib.algorithms.features import CENTRAL, FeaturesAudit, linear_cka
 from fedlib.algorithms.mixture import GATE
 from fedlib.algorithms.pmmoe import KEPT, POOL
 from fedlib.engine import State, evaluate, play_round
@@ -267,6 +268,78 @@ def test_an_audit_of_parts_trains_nothing_and_predicts_as_the_method_does(of):
     assert all(torch.equal(t, start.flat()[n]) for n, t in state.flat().items())
     before, after = evaluate(fed, of, first, fed.test), evaluate(fed, algorithm, state, fed.test)
     assert (before.accuracy == after.accuracy).all() and not report.messages
+
+
+# Features of bases beside those of a central model (`fedlib.algorithms.features`).
+
+
+def three_clients():
+    """Label shares (1/2, 1/2, 0), (3/4, 1/4, 0) and (0, 0, 1): the first two overlap in 3/4."""
+    fed = make_federation((4, 4, 3), model=MLP((5,)))
+    fed.train.y[:11] = torch.tensor([0, 0, 1, 1, 0, 0, 0, 1, 2, 2, 2])
+    return fed
+
+
+def test_the_central_model_takes_a_step_on_the_data_of_all():
+    fed, of = three_clients(), alg.LGFedAvg(batch_size=2)
+    audit = FeaturesAudit(of=of, central=alg.FedAvg(batch_size=None, client=sgd(0.5)))
+    state = audit.init(fed, 0, play(of, fed, 1)[0])
+    begun = audit.central.init(fed, 0).server_params
+    params = {n: t.clone().requires_grad_() for n, t in begun.items()}
+    x, y = fed.train.inputs(torch.arange(11)), fed.train.y[:11]
+    torch.nn.functional.cross_entropy(fed.net(params, x), y).backward()
+    base = select_prefix(state.server_memory, CENTRAL)
+    assert [*base] == ["base.1.weight", "base.1.bias"]
+    for name, after in base.items():
+        torch.testing.assert_close(after, (params[name] - 0.5 * params[name].grad).detach())
+
+
+def test_features_of_every_base_on_the_tests_of_every_client():
+    fed, of = three_clients(), alg.LGFedAvg(batch_size=2, client=sgd(0.2))
+    first, _ = play(of, fed, 2)
+    audit = FeaturesAudit(of=of, examples=3)
+    start = audit.init(fed, 0, copy.deepcopy(first))
+    state, report = play_round(audit, fed, start, round=0, seed=0, cohort=1.0)
+    found, central = audit.log_metrics(fed, state), select_prefix(state.server_memory, CENTRAL)
+    assert all(torch.equal(t, start.flat()[n]) for n, t in state.flat().items())
+    assert not report.messages
+    before, after = evaluate(fed, of, first, fed.test), evaluate(fed, audit, state, fed.test)
+    assert (before.accuracy == after.accuracy).all()
+    features = {}
+    for row in range(3):
+        x, y = held_by(fed.test, row)
+        features[row, CENTRAL] = fed.net.features(central, x)
+        for other in range(3):
+            base = {n: t[other] for n, t in first.client_params.items()}
+            features[row, other] = fed.net.features(base, x)
+            alike = linear_cka(features[row, other], features[row, CENTRAL])
+            torch.testing.assert_close(found["feature_similarity"][row, other], alike)
+        if row == 0:
+            assert found["example_label"].flatten().tolist() == y[:3].tolist()
+    overlap = [[1, 0.75, 0], [0.75, 1, 0], [0, 0, 1]]
+    torch.testing.assert_close(found["label_overlap"], torch.tensor(overlap))
+    for name, whose in (("own", 0), ("borrowed", 1), ("central", CENTRAL)):
+        h = features[0, whose][:3]
+        apart = (h.unsqueeze(1) - h).square().sum(-1).sqrt()
+        torch.testing.assert_close(found[f"distance_{name}"], apart, atol=1e-4, rtol=1e-4)
+
+
+def test_only_bases_have_features_to_compare():
+    with pytest.raises(ValueError, match=r"compares bases, but FedPer\(\) has none"):
+        FeaturesAudit(of=alg.FedPer())
+
+
+def test_similarity_of_features_by_hand():
+    """Centred: x = (-1, 0, 1), y = (1, -2, 1). z = x + y; x and y are orthogonal, x'x 2, y'y 6."""
+    x, y = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[2.0], [-1.0], [2.0]])
+    assert float(linear_cka(x, y)) == pytest.approx(0, abs=1e-12)
+    assert float(linear_cka(x, x + y)) == pytest.approx(2**2 / (2 * 8))
+    both = torch.cat([x, y], 1)
+    assert float(linear_cka(both, x)) == pytest.approx(2**2 / ((2**2 + 6**2) ** 0.5 * 2))
+    turned = both @ torch.tensor([[0.6, -0.8], [0.8, 0.6]])
+    stacked = linear_cka(torch.stack([both, 5 * turned + 1]), both)
+    torch.testing.assert_close(stacked, torch.ones(2, dtype=torch.float64))
+    assert linear_cka(torch.ones(3, 2), both).isnan()
 
 
 WAYS = "uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"

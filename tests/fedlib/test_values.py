@@ -14,6 +14,7 @@ from cases import refused
 from fedlib import IID, MLP, Dirichlet, LeNet, MatchedHoldout, Optimizer, Task, values
 from fedlib import privacy as privacy
 from fedlib.algorithms import FedAvg, FedMix, Local, Personal, PMMoE
+from fedlib.algorithms import features as features
 from fedlib.values import PositiveInt, Share, UnknownName, from_code, from_dict, key_of, to_dict
 from fedrun import Experiment
 

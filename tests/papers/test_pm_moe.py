@@ -14,6 +14,7 @@ from companion.claims import CONTRADICTED, HOLDS, UNTESTED
 from fedlib import MLP
 from fedrun import run_with_state
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis
+from papers.pm_moe import claims as judging
 from papers.pm_moe.analysis import PARTS, called, gains, made_of, printed, ranks, scores, varied
 from papers.pm_moe.claims import fourteen_claims, gate_claims, lost, mixture_claims, revealed_claims
 from papers.pm_moe.experiments import FOURTEEN, GATES, PRIVATE_PARTS, TASKS, fourteen
@@ -135,6 +136,10 @@ def test_what_parts_reveal_by_hand():
             "the labels of most clients": 5 / 6,
         }
     )
+    best, drawn = analysis.best_constant(told), analysis.guessed(told)
+    assert best["value"].tolist() == pytest.approx([5 / 6])
+    means = dict(zip(drawn["group"], drawn["mean"], strict=True))
+    assert means == pytest.approx({analysis.ASKED: 0.75, analysis.READ: 5 / 6})
     assert analysis.label_sets(np.array([[2.0, 1.0, 0.0, 1.0]])).tolist() == [
         [True, False, False, False]
     ]
@@ -146,6 +151,54 @@ def test_a_part_that_tells_more_than_a_constant_guess_hides_nothing():
     read, asked = revealed_claims(frame_of(*rows))
     assert (read.verdict, asked.verdict) == (CONTRADICTED, HOLDS) and "FedPer" in read.text
     assert read.effect == pytest.approx(100 / 6) and read.seeds == 3
+
+
+def compared(seed, alike):
+    """An audit of three clients' bases: the first two hold similar labels, the third others."""
+    here = {"method": "LG-FedAvg", "seed": seed, "S": 0.0, "round": 1}
+    far = [[3.0 * abs(i // 4 - j // 4) + 0.1 * abs(i - j) for j in range(8)] for i in range(8)]
+    tables = {
+        "feature_similarity": alike,
+        "label_overlap": [[1, 0.7, 0], [0.7, 1, 0.1], [0, 0.1, 1]],
+        "example_label": [[i // 4] for i in range(8)],
+        **{f"distance_{name}": far for name in ("own", "borrowed", "central")},
+    }
+    return [
+        {**here, "metric": metric, "item": str(i), "expert": j, "value": value}
+        for metric, table in tables.items()
+        for i, row in enumerate(table)
+        for j, value in enumerate(row)
+    ]
+
+
+def test_features_of_the_client_with_the_most_similar_labels_by_hand():
+    """Nearest are 1, 0 and 1: (0.6 + 0.5 + 0.1) / 3. Own: (0.9 + 0.8 + 0.7) / 3."""
+    alike = [[0.9, 0.6, 0.2], [0.5, 0.8, 0.3], [0.4, 0.1, 0.7]]
+    told = analysis.similarities(frame_of(*compared(0, alike))).set_index("source")["value"]
+    assert told.to_dict() == pytest.approx(
+        {analysis.OWN: 0.8, analysis.NEAREST: 0.4, analysis.OTHERS: 0.35}
+    )
+
+
+@pytest.mark.parametrize(("own", "verdict"), [(0.9, CONTRADICTED), (0.1, HOLDS)])
+def test_the_claim_about_features_follows_the_runs(own, verdict):
+    alike = np.full((3, 3), 0.5) + (own - 0.5) * np.eye(3)
+    rows = [row for s in range(3) for row in compared(s, (alike + 0.001 * s * np.eye(3)).tolist())]
+    (claim,) = judging.feature_claims(frame_of(*rows))
+    assert (claim.verdict, claim.unit) == (verdict, "")
+    assert claim.effect == pytest.approx(0.5 - own - 0.001)
+
+
+def test_groups_that_are_far_apart_are_so_in_a_plane():
+    alike = np.eye(3).tolist()
+    found = analysis.embedded(frame_of(*compared(1, alike), *compared(2, alike)))
+    assert [*found] == [*analysis.FEATURES_OF]
+    for places in found.values():
+        one, other = (
+            places.loc[places["label"] == label, ["x", "y"]].to_numpy() for label in (0, 1)
+        )
+        within = max(np.ptp(one, 0).max(), np.ptp(other, 0).max())
+        assert len(places) == 8 and np.linalg.norm(one.mean(0) - other.mean(0)) > within
 
 
 def test_clients_are_converted_one_by_one():
