@@ -22,8 +22,8 @@ _OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
     """Return the settings of runs, a column per panel, and beside them the paper's own setting.
 
-    The latter is that of the same data sets, or else of the first one. It has no seeds, which are
-    this project's: most papers ran once. Runs that diverged have a row of their own.
+    The latter is that of the same data sets, or else of the first one; it has no seeds if it did
+    not run here, and no column of its own if it did. Runs that diverged have a row of their own.
     """
     columns: dict[str, dict[str, str]] = {}
     for p in shown:
@@ -34,7 +34,8 @@ def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
         columns[p.name] = column
     theirs = section.settings(WHOLE)
     same = [name for name in theirs if name in {p.dataset for p in shown}] or [*theirs][:1]
-    columns |= {f"{title(name)} (the paper's scale)": _setup(section, WHOLE, name) for name in same}
+    for name in same:
+        columns.setdefault(f"{title(name, WHOLE)} ({WHOLE})", _setup(section, WHOLE, name))
     return pd.DataFrame(columns).fillna("")
 
 

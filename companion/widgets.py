@@ -22,6 +22,7 @@ import ipywidgets as w
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from IPython import get_ipython
 from IPython.display import HTML
 from matplotlib.figure import Figure
 from PIL import Image
@@ -29,6 +30,7 @@ from PIL import Image
 from companion import claims, frames, plotting
 from companion.claims import CONTRADICTED, HOLDS
 from companion.panels import Panel
+from companion.plotting.style import readable
 from fedrun import Experiment, find_result
 from fedrun.train import rounds
 
@@ -62,7 +64,7 @@ def claims_table(frame: pd.DataFrame, name: str, scale: str) -> HTML:
 def folded(label: str, table: pd.DataFrame) -> HTML:
     """Return a table that opens with a click on its label."""
     with pd.option_context("display.max_colwidth", None):
-        text = re.sub(r"\n *", "", table.to_html(index=False, border=0))
+        text = readable(re.sub(r"\n *", "", table.to_html(index=False, border=0)))
     return HTML(f"<details><summary>{escape(label)}</summary>{text}</details>")
 
 
@@ -72,7 +74,14 @@ def _verdicts(table: pd.DataFrame) -> str:
     formats: Any = {"verdict": lambda v: bold(_COLOURS.get(v.split(" (")[0], "inherit"), v)}
     with pd.option_context("display.max_colwidth", None):
         text = table.to_html(index=False, escape=False, formatters=formats, border=0)
-    return re.sub("<(td|th)>", r'<\1 style="text-align:left">', text)
+    return re.sub("<(td|th)>", r'<\1 style="text-align:left">', readable(text))
+
+
+def name_scales_in_tables() -> None:
+    """Have IPython show each `pandas.DataFrame` with the names that scales have in figures."""
+    if shell := get_ipython():
+        html = shell.display_formatter.formatters["text/html"]
+        html.for_type(pd.DataFrame, lambda table: readable(table._repr_html_()))
 
 
 def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
@@ -83,7 +92,7 @@ def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
     every = sorted(shown, key=lambda p: p.scale == "quick")
     alike = {p.name for p in every if sum(p.name == other.name for other in every) > 1}
     rounds = [f", {p.frame['round'].max():,} rounds" * (p.name in alike) for p in every]
-    names = [plotting.style.readable(p.name + more) for p, more in zip(every, rounds, strict=True)]
+    names = [readable(p.name + more) for p, more in zip(every, rounds, strict=True)]
     options = list(zip(names, every, strict=True))
     return w.Dropdown(options=options, description="data", layout={"width": width})
 

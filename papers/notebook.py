@@ -37,7 +37,15 @@ from companion.panels import (
 )
 from companion.sections import federated
 from companion.what_ran import what_ran
-from companion.widgets import claims_table, data_menu, explorer, folded, follow, watch
+from companion.widgets import (
+    claims_table,
+    data_menu,
+    explorer,
+    folded,
+    follow,
+    name_scales_in_tables,
+    watch,
+)
 from fedlib.data import class_names
 from fedlib.engine import play_round
 from fedlib.models import FunctionalModel
@@ -56,3 +64,5 @@ __all__ = [
     "replace", "run", "run_here", "run_with_state", "several", "stored", "tested",
     "torch", "w", "watch", "what_ran",
 ]  # fmt: skip
+
+name_scales_in_tables()

@@ -55,7 +55,7 @@ PART = "FEDLIB_PART"
 UNTRAINED, INITIAL = "did not train", "from the initial model"
 CROSSES = {UNTRAINED: "x", INITIAL: "+"}  # the markers of such runs
 REAL = "(standard)", "(paper)"  # how the titles of panels of real data end
-# How figures call the scales, as tables of claims do; a title with its rounds needs no scale.
+# How figures and tables call the scales; a title with its rounds needs no scale.
 SAID = {
     r" \(standard\)(?=, [\d,]+ rounds)": "",
     r"\(standard\)": "(reduced)",
@@ -162,7 +162,7 @@ def title(name: str, scale: str = "") -> str:
 
 
 def readable(text: str) -> str:
-    """Return a title or heading in which the scales are called as in the tables of claims."""
+    """Return a title, a heading or a table in which the scales have the names for readers."""
     for pattern, said in SAID.items():
         text = re.sub(pattern, said, text)
     return text

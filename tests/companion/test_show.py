@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from matplotlib import pyplot as plt
 
 from companion.claims import HOLDS, OPEN, OURS, PAPER, TRAINING, Claim, judge, table
@@ -27,7 +28,16 @@ from companion.sections import (
     Run,
 )
 from companion.what_ran import what_ran
-from companion.widgets import MOST, LiveRun, claims_table, explorer, moving, watch
+from companion.widgets import (
+    MOST,
+    LiveRun,
+    claims_table,
+    explorer,
+    folded,
+    moving,
+    name_scales_in_tables,
+    watch,
+)
 from fedlib import paths
 from fedrun import Result, run
 from fedrun.baseline import BelowBaseline
@@ -328,11 +338,11 @@ def test_a_table_of_claims_has_eight_rows_in_sight_and_every_test_below():
     every += [replace(every[0], verdict=HOLDS, setting=PROTOCOL), replace(every[1], kind=OURS)]
     every += [Claim("what we add", "", "2", HOLDS, 3, kind=OURS, exploratory=True)]
     html = claims_table(table({"CIFAR-10 (standard)": every}), "07_claims", "standard").data
-    seen, folded = html.split("<details>")
+    seen, hidden = html.split("<details>")
     assert [n for n in names if f">{n}<" in seen] == names[:MOST] and "what we add" not in seen
     assert seen.count("<b style") == MOST and seen.count(f"{PROTOCOL}, CIFAR-10") == 1
-    assert f"2 more claims and {len(every)} tests" in folded
-    assert folded.count("<b style") == 2 + len(every) and "ours, exploratory" in folded
+    assert f"2 more claims and {len(every)} tests" in hidden
+    assert hidden.count("<b style") == 2 + len(every) and "ours, exploratory" in hidden
     assert len(pd.read_csv(paths.figures() / "standard" / "07_claims.csv")) == len(every)
     assert "0 tests" in claims_table(table({}), "07_claims", "quick").data
 
@@ -370,13 +380,33 @@ def panels_of(section, scale):
 
 def test_what_ran_stands_beside_the_papers_own():
     table = what_ran(LABEL_SKEW, panels_of(LABEL_SKEW, "quick"))
-    assert [*table] == ["Digits (quick)", "CIFAR-10 (the paper's scale)"]
+    assert [*table] == ["Digits (quick)", "CIFAR-10 (paper)"]
     quick, paper = (table[name] for name in table)
     assert quick["clients"] == "20" and paper["clients"] == "100"
     assert paper["rounds"] == "2000" and (quick["seeds"], paper["seeds"]) == ("2", "")
     assert paper["network"].startswith("LeNet(") and paper["parameters"] == "443,306"
     assert quick["examples, training + test"] == "1,437 + 360"
     assert paper["server's optimiser"] == "Adam, rate 0.001"
+
+
+def test_a_setting_of_the_papers_that_ran_has_one_column():
+    """There were two that differed in their number of seeds."""
+    table = what_ran(LABEL_SKEW, panels_of(LABEL_SKEW, "paper"))
+    assert "CIFAR-10 (paper)" in table and table.columns.is_unique
+    assert set(table.loc["seeds"]) == {"2"}
+
+
+def test_tables_call_the_scales_as_figures_do():
+    """They called them by the names that code has."""
+    shell = InteractiveShell.instance()
+    try:
+        name_scales_in_tables()
+        table = pd.DataFrame({"CIFAR-10 (standard)": [0.5]}, index=["MNIST (paper), K = 2"])
+        html = shell.display_formatter.format(table)[0]["text/html"]
+        html += folded("all", table.reset_index()).data
+    finally:
+        InteractiveShell.clear_instance()
+    assert html.count("CIFAR-10 (reduced)") == 2 == html.count("MNIST (paper scale), K = 2")
 
 
 def test_what_ran_has_the_rounds_that_were_asked_for():
