@@ -343,8 +343,8 @@ def first_version():
     lead = every.loc["CIFAR-10 (paper), q = 0"]
     tuned, alone = lead[TUNED], lead.loc[0.8:, LOCAL]
     yield "the mixture's lead over fine-tuning grows with $p$", tuned.is_monotonic_increasing
-    told = "Over training alone it is a quarter of a point from $p = 0.8$ on"
-    yield told, alone.between(0.2, 0.3).all()
+    told = "Over training alone it is 0.2 to 0.4 points from $p = 0.8$ on"
+    yield told, alone.round(1).between(0.2, 0.4).all()
     yield "($p = 0.2$) fine-tuning is better than the mixture", tuned[0.2] < 0
     half, most = (every.loc[f"CIFAR-10 (paper), q = {q}"] for q in (0.5, 0.9))
     opted = pd.concat([half, most])
