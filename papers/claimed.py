@@ -148,6 +148,7 @@ def _every_method(panel: Panel) -> list[Claim]:
 _rotated: Judge = lambda p: p.judged(fedmix.rotated_claims, p.dataset)  # noqa: E731
 _new: Judge = lambda p: p.judged(fedmix.new_client_claims, p.dataset)  # noqa: E731
 _cluster: Judge = lambda p: p.judged(lambda f: adaptive.cluster_claims(scores(f)))  # noqa: E731
+_hidden = _complete(_framed(pm_moe.revealed_claims))
 _crowds = _framed(adaptive.participation_claims)
 _ROUNDS = ", 2,000 rounds"
 TESTS = (
@@ -184,8 +185,8 @@ TESTS = (
     ClaimTest("12", private.FOURTEEN, _fourteen),
     ClaimTest("13", private.PRIVATE_PARTS, _mixtures),
     ClaimTest("13", private.PRIVATE_PARTS, _cost),
-    ClaimTest("13", private.REVEALED, _framed(pm_moe.revealed_claims), ", private parts"),
-    ClaimTest("13", private.BORROWED, _framed(pm_moe.feature_claims), ", features"),
+    ClaimTest("13", private.REVEALED, _hidden, ", private parts"),
+    ClaimTest("13", private.BORROWED, _complete(_framed(pm_moe.feature_claims)), ", features"),
     ClaimTest("14", private.GATES, _gates),
     ClaimTest("15", board.EVERY_METHOD, _every_method),
 )  # fmt: skip

@@ -418,6 +418,19 @@ def error_spreads():
     yield told, {*near["panel"] + near["group"]} == {"CIFAR-10 (standard)S = 0"}
 
 
+@says("13")
+def revealed():
+    rows = drawn("13_revealed")
+    means = rows.pivot_table("mean", "row", "group")
+    read, asked = means[private.READ].dropna(), means[private.ASKED]
+    best = private.best_constant(private.revealed(panel("revealed_parts", FASHION).frame))
+    told = "Every part tells more labels right than the best constant guess"
+    yield told, len(rows) == 11 and rows["low"].min() > best["value"].max()
+    told = "the heads of FedPer and FedRep nine of ten, DBE's vector more than three of four"
+    yield told, (read[["FedPer", "FedRep"]].round(1) == 0.9).all() and 0.75 < read["DBE"] < 0.8
+    yield "Answers tell less than numbers do", (asked[read.index] < read).all()
+
+
 @says("14")
 def denoised():
     rows = drawn("14_denoising").query("row == 'mean of nine' and group == 'measured'")

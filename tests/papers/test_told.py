@@ -136,6 +136,8 @@ def test_both_pages_have_what_results_say(stored):
     assert told.written(readme) == readme
     assert told.page() == (paths.ROOT / "docs" / "FINDINGS.md").read_text()
     assert len(told.promises()) == len(words("told/promises.csv"))
+    drawn = told.promises().query("unit == 'points'")["promise"]
+    assert drawn.str.len().max() <= 70, "longer names squeeze docs/figures/forest.png"
 
 
 @pytest.mark.slow
