@@ -162,7 +162,7 @@ def title(name: str, scale: str = "") -> str:
 
 
 def readable(text: str) -> str:
-    """Return a title, a heading or a table in which the scales have the names for readers."""
+    """Return a title, a heading or a table in which the scales have the names that readers know."""
     for pattern, said in SAID.items():
         text = re.sub(pattern, said, text)
     return text

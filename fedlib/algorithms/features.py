@@ -20,7 +20,7 @@ class FeaturesAudit(PMMoE):
 
     The central model is trained on the data of all clients together. Every client uses its own base
     only, so that it predicts as ``of`` does. Train for one round with all clients
-    (``rounds=1, cohort=1.0``), after a first stage of ``of``. Logged are, each ``[clients, M]``,
+    (``rounds=1, cohort=1.0``), after a first stage of ``of``. It logs, each ``[clients, M]``,
 
         feature_similarity  ``linear_cka`` of the features of base l and of the central model, on
                             the test examples of each client
