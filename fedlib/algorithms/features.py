@@ -111,8 +111,8 @@ def linear_cka(x: Tensor, y: Tensor) -> Tensor:
     Reference: Kornblith et al., Similarity of neural network representations revisited, ICML 2019.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
-    >>> float(linear_cka(x, 3 * x.flip(1) + 1)), round(float(linear_cka(x, x[:, :1])), 3)
-    (1.0, 0.791)
+    >>> [round(float(linear_cka(x, y)), 3) for y in (3 * x.flip(1) + 1, x[:, :1])]
+    [1.0, 0.791]
     """
     x, y = (t.double() - t.double().mean(-2, keepdim=True) for t in (x, y))
     products = (a.mT @ b for a, b in ((x, y), (x, x), (y, y)))
