@@ -367,7 +367,10 @@ def answers(tests: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
     order = order.sort_values(["worst", "sure"], kind="stable").drop_duplicates(keys[:2])
     deciding = order[[c for c in tests if c in keys[:2] or c not in said]]
     counts = chosen.groupby(keys[:2]).size().rename("parts").reset_index()
+    tested = sentences(order)[[*keys[:2], "claim"]].rename(columns={"claim": "tested"})
     found = said.merge(deciding, "left", keys[:2]).merge(counts, "left", keys[:2])
+    found = found.merge(tested, "left", keys[:2])  # its words are filled in
+    found["claim"] = found.pop("tested").fillna(found["claim"])
     found = found.fillna({"parts": 0, "verdict": UNTESTED, "part": "", "setting": "", "unit": ""})
     return found.assign(relation=relations(found))
 
@@ -409,6 +412,7 @@ def effect(row: Mapping[Any, Any]) -> str:
     mean, low, high = (float(row[name]) for name in ("effect", "low", "high"))
     if isnan(mean):
         return ""
+    mean, low, high = (float(f"{v:.6g}") for v in (mean, low, high))  # as tables are stored
     width = high - low if high > low else abs(mean) or 1.0
     digits = int(np.clip(-np.floor(np.log10(width / 5)), 1, 3 if row["unit"] else 4))
     mean, low, high = (round(v, digits) + 0.0 for v in (mean, low, high))  # + 0.0: no "-0.0"

@@ -263,7 +263,7 @@ def reported(frame: pd.DataFrame, weighted: bool = False) -> pd.DataFrame:
     both = test.merge(held, on=[*run, "round"], suffixes=("", "_held"))
     both = both.sort_values("round", kind="stable")  # keeps runs in the order of their plan
     rows = [
-        (*name, rule, choose(course["value"], course["value_held"]))
+        (*name, rule, choose(course))
         for name, course in both.groupby(run, sort=False, dropna=False)
         for rule, choose in RULES.items()
     ]
@@ -271,13 +271,20 @@ def reported(frame: pd.DataFrame, weighted: bool = False) -> pd.DataFrame:
 
 
 # Without validation examples no round can be chosen.
-RULES: dict[str, Callable[[pd.Series, pd.Series], Any]] = {
-    "last": lambda test, held: test.iloc[-1],
-    "last ten": lambda test, held: test.iloc[-10:].mean(),
-    "best on validation": lambda test, held: (
-        test[held.eq(held.max())].iloc[0] if held.notna().any() else np.nan
+RULES: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "last": lambda course: course["value"].iloc[-1],
+    "last quarter": lambda course: late(course)["value"].mean(),
+    "best on validation": lambda course: (
+        course["value"][course["value_held"].eq(course["value_held"].max())].iloc[0]
+        if course["value_held"].notna().any()
+        else np.nan
     ),
 }
+
+
+def late(curve: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the last quarter of the rounds."""
+    return curve[curve["round"] > 0.75 * curve["round"].max()]
 
 
 def last(frame: pd.DataFrame, metric: str) -> pd.DataFrame:

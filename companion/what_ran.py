@@ -1,6 +1,7 @@
 """The table of settings that a notebook shows: what ran, beside what the paper ran."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -19,19 +20,28 @@ WHOLE = "paper"
 _OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
 
-def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
+def what_ran(
+    section: Section,
+    shown: Sequence[Panel],
+    also: Mapping[str, tuple[Section, Panel]] = MappingProxyType({}),
+) -> pd.DataFrame:
     """Return the settings of runs, a column per panel, and beside them the paper's own setting.
 
     The latter is that of the same data sets, or else of the first one; it has no seeds if it did
-    not run here, and no column of its own if it did. Runs that diverged have a row of their own.
+    not run here, and no column of its own if it did. Methods that a panel lacks do not count. Runs
+    that diverged have a row of their own.
+
+    Args:
+        section, shown: a section and panels of it.
+        also: panels of other sections, each with its section, by the names of their columns.
     """
     columns: dict[str, dict[str, str]] = {}
-    for p in shown:
-        ran = _setup(section, p.scale, p.dataset, p.rounds)
+    for name, (of, p) in [*also.items(), *((p.name, (section, p)) for p in shown)]:
+        ran = _setup(of, p.scale, p.dataset, p.rounds, without=p.absent)
         column = ran | {"seeds": str(p.frame["seed"].nunique())}
-        if gone := [f"{run.name} (seed {seed})" for run, seed in lost(section, p.scale, p.dataset)]:
+        if gone := [f"{run.name} (seed {seed})" for run, seed in lost(of, p.scale, p.dataset)]:
             column["diverged, not shown"] = "; ".join(gone)
-        columns[p.name] = column
+        columns[name] = column
     theirs = section.settings(WHOLE)
     same = [name for name in theirs if name in {p.dataset for p in shown}] or [*theirs][:1]
     for name in same:
@@ -39,8 +49,11 @@ def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
     return pd.DataFrame(columns).fillna("")
 
 
-def _setup(section: Section, scale: str, dataset: str, rounds: int = 0) -> dict[str, str]:
-    last = [one for _, (one,) in section.by_run(scale, dataset, seeds=1, rounds=rounds)]
+def _setup(
+    section: Section, scale: str, dataset: str, rounds: int = 0, without: Collection[str] = ()
+) -> dict[str, str]:
+    runs = section.by_run(scale, dataset, seeds=1, rounds=rounds)
+    last = [one for run, (one,) in runs if run.method not in without]
     every = [stage for experiment in last for stage in experiment.stages]
     clients = {e: e.task.partition.num_clients() for e in every}
     federated = [e for e in every if e.algorithm.communicates and clients[e] != 1] or every

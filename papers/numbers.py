@@ -14,7 +14,7 @@ from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
 from companion.scorecard.tables import AGREES, DIFFERS, IMPRECISE
 from companion.sections import OWN, PROTOCOL
-from papers.fedmix import FEDMIX, analysis
+from papers.fedmix import BIASED, FEDMIX, analysis
 from papers.fedmix import claims as fedmix
 from papers.judging import by
 from papers.pm_moe import DENOISED, NINE, TRADITIONAL
@@ -53,6 +53,14 @@ def published_numbers() -> pd.DataFrame:
 def minus(a: Mapping[int, float], b: Mapping[int, float], unit: str = "points") -> str:
     """Return the paired difference of numbers by seed, with its interval, in words."""
     return effect(table({"": [judge("", "", a, b, unit=unit)]}).iloc[0].to_dict())
+
+
+def _budget() -> Numbers:
+    """Return the lead of biased FedAvg over FedMix at FedAvg's total traffic."""
+    ahead = analysis.ahead_at_traffic(panel("long", "cifar10").frame)
+    ends = ahead[ahead["round"] == ahead["round"].max()]
+    of = {m: frames.by_seed(ends[ends["method"] == m]) for m in (BIASED, FEDMIX)}
+    return {"biased": minus(of[BIASED], of[FEDMIX]).removeprefix("+")}
 
 
 def _label_sets() -> Numbers:
@@ -215,7 +223,7 @@ def _agreement() -> Numbers:
 
 
 _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
-    _label_sets, _floor, _early_stopping, _last_client, _own_network, _lead, _opted,
+    _budget, _label_sets, _floor, _early_stopping, _last_client, _own_network, _lead, _opted,
     _too_small, _energies, _losing, _reporting, _agreement,
 )  # fmt: skip
 NUMBERS = {of.__name__.strip("_").replace("_", " "): cache(of) for of in _FUNCTIONS}

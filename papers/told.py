@@ -20,6 +20,7 @@ must be rewritten.
 import re
 from collections.abc import Mapping
 from functools import cache, partial
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from companion.claims import (
     ranks,
     relations,
 )
+from companion.inference import Z
 from companion.plotting import title
 from fedlib import paths
 from fedrun import files
@@ -130,7 +132,7 @@ def number(name: str, form: str = "") -> str:
     if form == "mean":
         return effect(row).partition(" ")[0]
     if form == "-":
-        row = {**row, "effect": -row["effect"], "low": -row["high"], "high": -row["low"]}
+        row = _turned(row)
     told = _measured(row)
     return told.removeprefix("+") if form in ("+", "-") else told
 
@@ -176,14 +178,30 @@ def promises() -> pd.DataFrame:
     rows = []
     for row in words("told/promises.csv").values():
         place = {"dataset": row["data"], "kind": PAPER if row["part"] or row["data"] else ""}
-        rows.append({**_deciding(row["paper"], row["name"], row["part"], **place), **row})
+        rows.append(
+            {**_as_promised(_deciding(row["paper"], row["name"], row["part"], **place)), **row}
+        )
     return pd.DataFrame(rows)
+
+
+def _as_promised(row: Row) -> Row:
+    """Return a test in points such that a positive effect is in the direction of the promise."""
+    lower = row["unit"] == "points" and isinf(row["least"])
+    return _turned(row) if lower else row
+
+
+def _turned(row: Row) -> Row:
+    """Return a test with the sign of its effect turned: the other method minus this one."""
+    ends = {"effect": "effect", "low": "high", "high": "low", "published": "published"}
+    return {**row, **{name: -row[of] for name, of in ends.items()}}
 
 
 def _cells(row: Row) -> list[str]:
     """Return the cells of a row of the table of promises."""
     tested = row["verdict"] != UNTESTED
     published: str = "" if pd.isna(row["published"]) else f"{row['published']:+.2g}"
+    if not pd.isna(row["published_se"]):
+        published += f" ± {Z * row['published_se']:.2g}"
     where = f"{row['setting']}, {title(str(row['dataset']))}" if tested else ""
     link = _link(row["evidence"])
     seeds = f"{int(row['seeds'])}" if tested else ""

@@ -365,7 +365,9 @@ SETTINGS = dict(zip(FAITHFUL, "o^sDv", strict=True))
 DECIDED = {HOLDS: "#0072b2", CONTRADICTED: "#d55e00", EQUAL: "#009e73"}
 
 
-POINTS = "percentage points (95% intervals; linear to \u00b13, then logarithmic)"
+POINTS = """percentage points, 95% intervals
+(linear to \u00b13, then logarithmic)
+to the right: as the paper says"""
 
 
 def forest(rows: pd.DataFrame) -> Drawn:
@@ -385,7 +387,7 @@ def forest(rows: pd.DataFrame) -> Drawn:
     table = rows.reset_index(drop=True)
     heads = ~table["group"].duplicated()
     place = -(np.arange(len(table)) + heads.cumsum().to_numpy())
-    figure, ax = plt.subplots(figsize=(8.2, 0.205 * (len(table) + heads.sum()) + 0.9))
+    figure, ax = plt.subplots(figsize=(8.2, 0.205 * (len(table) + heads.sum()) + 1.3))
     for y, of in zip(place, table.to_dict("records"), strict=True):
         colour = DECIDED.get(of["verdict"], UNJUDGED)
         fill = "white" if of["verdict"] == TRAINING else colour

@@ -199,10 +199,13 @@ def frontier(
         ax.set_yticks(ticks)
         best = points[points["best"]].sort_values("x")
         ax.plot(best["x"], best["y"], ":", color="grey", linewidth=0.9, zorder=0)
-        _name(ax, points.sort_values("y", ascending=False))
+        shown.append((ax, points.sort_values("y", ascending=False)))
         return parts[0]
 
+    shown: list[tuple[Axes, pd.DataFrame]] = []
     figure, drawn = draw_panels(split, draw, (style.PAGE, 3.6), columns=1, room=0.6, **labels)
+    for ax, points in shown:  # the legend, added last, moves the dots
+        _name(ax, points)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     return figure, pd.concat([drawn, *floors], ignore_index=True)
 

@@ -98,11 +98,6 @@ def swept(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     return pd.concat(found).dropna()[["method", "at", "seed", "gigabytes", "value"]]
 
 
-def late(curve: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the last quarter of the rounds."""
-    return curve[curve["round"] > 0.75 * curve["round"].max()]
-
-
 def relative_divergence(
     frame: pd.DataFrame, setting: Mixtures, *, by_tensor: bool = False
 ) -> pd.DataFrame:
@@ -170,7 +165,9 @@ def by_weights(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
         "as printed": frames.divergence(frame),
         "relative": relative_divergence(frame, setting),
     }
-    table = pd.DataFrame({n: late(c).set_index(keys)["value"] for n, c in kinds.items()}).dropna()
+    table = pd.DataFrame(
+        {n: frames.late(c).set_index(keys)["value"] for n, c in kinds.items()}
+    ).dropna()
     table.insert(1, "if unrelated", table["as printed"] / table["relative"])
     means = table.groupby(RUN).mean().groupby("method").mean()
     less = means.reindex([names.FEDAVG]).iloc[0] - means.drop(index=names.FEDAVG, errors="ignore")
@@ -236,7 +233,7 @@ def by_tensor(frame: pd.DataFrame, setting: Mixtures) -> pd.DataFrame:
 
     Columns tensor (as `layer_names` calls it), method, seed, value.
     """
-    rows = late(relative_divergence(frame, setting, by_tensor=True))
+    rows = frames.late(relative_divergence(frame, setting, by_tensor=True))
     means = rows.groupby(["tensor", *RUN])["value"].mean().reset_index()
     return means.assign(tensor=means["tensor"].map(layer_names(means["tensor"].to_list())))
 
@@ -415,7 +412,7 @@ def changed_by_epoch(frame: pd.DataFrame) -> pd.DataFrame:
 
     Only seeds that every method has are included. Columns method, seed, value.
     """
-    rows = late(frames.same_seeds(frames.adapted(frame)))
+    rows = frames.late(frames.same_seeds(frames.adapted(frame)))
     return rows.groupby(RUN)["gain"].mean().rename("value").reset_index()
 
 
@@ -563,7 +560,7 @@ MEASURES = {
 LEAST = "least used expert, times K"
 LEFT = ("experts", "experts left", "permutations", "... with experts of their own")
 MERGED, DOUBLED = "one expert for two permutations", "two experts for one permutation"
-AHEAD = "common / between when an expert is lost"
+AHEAD = "common / between when an expert has half its share"
 Truth = Mapping[int, np.ndarray]
 
 

@@ -19,7 +19,7 @@ from fedlib.algorithms import PrunedFedMix
 from fedrun import Experiment
 from papers import fedmix as names
 from papers.fedmix import FEDAVG, FEDMIX, analysis
-from papers.fedmix.analysis import GUESSING, LABEL_SET, SOURCES, TRUTH, late, newcomers
+from papers.fedmix.analysis import GUESSING, LABEL_SET, SOURCES, TRUTH, newcomers
 from papers.judging import asked, compared, judged
 
 SURE = 0.9  # a label has a single expert if an entry of its row of q(z|y) is above this
@@ -48,7 +48,7 @@ def divergence_claims(frame: pd.DataFrame, relative: pd.DataFrame) -> list[Claim
     """
     curve = frames.divergence(frame)
     early = by_method(curve[curve["round"] <= curve["round"].max() // 10])
-    last, aligned = by_method(late(curve)), by_method(late(relative))
+    last, aligned = by_method(frames.late(curve)), by_method(frames.late(relative))
     rows = (
         ("diverge.less", aligned[FEDMIX], "<", aligned[FEDAVG]),
         ("diverge.specialised", aligned[FEDMIX], "<", aligned[names.ENSEMBLE]),
@@ -126,7 +126,7 @@ def entropy_claims(entropy: pd.DataFrame) -> list[Claim]:
             compared with the first.
     """
     first = by_method(entropy[entropy["round"] <= 0.25 * entropy["round"].max()])
-    last = by_method(late(entropy))
+    last = by_method(frames.late(entropy))
     return _judged([("entropy.falls", last[FEDMIX], "<", first[FEDMIX])], unit="")
 
 
@@ -155,7 +155,9 @@ def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
     """
     gain = frames.adapted(frame).drop(columns="value").rename(columns={"gain": "value"})
     gain = gain[gain["method"].isin((FEDAVG, names.BIASED, FEDMIX))]
-    return _judged([("epoch.costs", frames.by_seed(frames.same_seeds(late(gain))), "<", 0.0)])
+    return _judged(
+        [("epoch.costs", frames.by_seed(frames.same_seeds(frames.late(gain))), "<", 0.0)]
+    )
 
 
 def weighed(

@@ -215,7 +215,8 @@ def leads(table: pd.DataFrame) -> pd.DataFrame:
         table: the table of `by_way`.
 
     Returns:
-        Columns row, group, values (a lead per seed), mean, low and high (95% interval over seeds).
+        Columns row, group ("measured" or "published"), values (a lead per seed), mean, low and high
+        (95% interval over seeds).
     """
     rows = table[table["metric"].eq(GLOBAL)].fillna({"seed": 0})  # published numbers have none
     both = rows.pivot_table("value", ["way", "p", "seed"], "method", sort=False)
@@ -224,7 +225,8 @@ def leads(table: pd.DataFrame) -> pd.DataFrame:
     told = []
     for way, of in lead.groupby("way", sort=False):
         values = of.groupby("seed")["lead"].mean().to_numpy()
-        told.append((way, "", values, *interval(values)))
+        group = "published" if way == "published" else "measured"
+        told.append((way, group, values, *interval(values)))
     return pd.DataFrame(told, columns=["row", "group", "values", "mean", "low", "high"])
 
 

@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 
 from companion import plotting
 from companion.plotting import Cell, numbers, style
@@ -67,7 +68,7 @@ ROWS = pd.DataFrame(
     columns=GROUPS,
 )
 EFFECTS = pd.DataFrame(
-    [("001", "a", "paper scale", "holds", 2.0, 1.0, 3.0, 1.5, 0.5),
+    [("001", "a" * 70, "paper scale", "holds", 2.0, 1.0, 3.0, 1.5, 0.5),
      ("001", "b", "reduced", "undecided", 0.5, -1.0, 2.0, np.nan, np.nan),
      ("002", "c", "paper protocol", "contradicted", -20, -30.0, -9.0, 9, np.nan)],
     columns=["group", "promise", "setting", "verdict", "effect", "low", "high", "published",
@@ -274,13 +275,32 @@ def test_slopes_go_through_the_places_that_are_named_in_their_order():
     assert [*line.get_ydata()] == [means["v"], means["u"]] and [*line.get_xdata()] == [0, 1]
 
 
+def test_names_of_methods_do_not_overlap_below_a_legend_of_several_lines():
+    """They were placed before the legend, which moves the dots."""
+    names, rng = [f"method number {i}" for i in range(9)], np.random.default_rng(7)
+    points = {
+        "method": names,
+        "x": 10 ** rng.choice([1, 1.05, 2], 9),
+        "y": rng.uniform(0.7, 0.9, 9),
+    }
+    points = pd.DataFrame(points).assign(group=[f"group {i % 8}" for i in range(9)])
+    points = points.assign(best=False, named=True)
+    labels = {"xlabel": "x", "ylabel": "y", "heading": "a heading\nof two lines"}
+    figure, _ = plotting.frontier({"a": points}, log=True, **labels)
+    figure.draw_without_rendering()
+    written = [text for text in figure.axes[0].texts if text.get_text() in names]
+    boxes = [Text.get_window_extent(text) for text in written]  # without their lines
+    assert len(boxes) == 9
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
 def test_a_forest_draws_measured_effects_beside_the_published_ones():
     """Row by row: interval, effect, and a hollow circle where something is published."""
     figure, drawn = plotting.forest(EFFECTS)
     assert drawn[[*EFFECTS]].equals(EFFECTS)
     (ax,) = figure.axes
     height = dict(zip([t.get_text() for t in ax.get_yticklabels()], ax.get_yticks(), strict=True))
-    assert height["a"] > height["b"] > height["c"] + 1, "a group has a line for its name"
+    assert height["a" * 70] > height["b"] > height["c"] + 1, "a group has a line for its name"
     for row in EFFECTS.itertuples():
         at = [line for line in ax.lines if {*line.get_ydata()} == {height[row.promise]}]
         here = [([*line.get_xdata()], line) for line in at]

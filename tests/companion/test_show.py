@@ -396,6 +396,18 @@ def test_a_setting_of_the_papers_that_ran_has_one_column():
     assert set(table.loc["seeds"]) == {"2"}
 
 
+def test_what_ran_has_panels_of_other_sections_and_no_method_that_did_not_run():
+    """The network that the results stand on was missing, and one that never ran was there."""
+    (panel,) = panels_of(LONG, "standard")
+    wide = what_ran(LONG, [panel]).iloc[:, 0]
+    panel = replace(panel, absent={"FedAvg, 4x parameters": "not trained yet"})
+    table = what_ran(LABEL_SKEW, panels_of(LABEL_SKEW, "quick"), {"2,000 rounds": (LONG, panel)})
+    assert [*table] == ["2,000 rounds", "Digits (quick)", "CIFAR-10 (paper)"]
+    ran = table["2,000 rounds"]
+    assert (ran["network"], ran["rounds"], ran["seeds"]) == ("LeNet()", "2000", "2")
+    assert wide["network"] == "LeNet(); LeNet(channels=(24, 64))"
+
+
 def test_tables_call_the_scales_as_figures_do():
     """They called them by the names that code has."""
     shell = InteractiveShell.instance()

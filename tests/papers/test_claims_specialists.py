@@ -254,7 +254,7 @@ def test_the_lead_over_fine_tuning_is_compared_at_the_same_places():
     table = pd.DataFrame(rows)
     table.loc[table["way"] == "published", "seed"] = np.nan
     lead = analysis.leads(table).set_index("row")
-    assert [*lead.index] == ["published", "as released"]
+    assert [*lead["group"].items()] == [("published", "published"), ("as released", "measured")]
     assert [*lead["mean"]] == pytest.approx([10.0, 10.0])
     assert [*lead.loc["as released", "values"]] == pytest.approx([0.0, 20.0])
 

@@ -138,6 +138,29 @@ def test_both_pages_have_what_results_say(stored):
     assert len(told.promises()) == len(words("told/promises.csv"))
     drawn = told.promises().query("unit == 'points'")["promise"]
     assert drawn.str.len().max() <= 70, "longer names squeeze docs/figures/forest.png"
+    assert not told.verdicts()["claim"].str.contains("{", regex=False).any(), "words are filled in"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("figure", "only"), [("16_promises", False), ("15_simplest", True)])
+def test_figures_of_promises_have_what_the_table_has(stored, figure, only):
+    """They showed verdicts and effects of a time before seeds were added."""
+    _, now = told.forest(simplest=only)
+    kept = pd.read_csv(paths.ROOT / "figures" / "standard" / f"{figure}.csv")
+    assert kept["promise"].tolist() == now["promise"].tolist()
+    assert kept["verdict"].tolist() == now["verdict"].tolist()
+    assert kept[["effect", "low", "high"]].to_numpy() == pytest.approx(
+        now[["effect", "low", "high"]].to_numpy(), rel=1e-4, abs=1e-4
+    )
+
+
+def test_an_effect_is_positive_if_it_is_in_the_direction_of_the_promise():
+    """A promise that a difference is negative stood on the side of those that fail."""
+    row = {"unit": "points", "effect": -2.0, "low": -3.0, "high": -1.0, "published": -4.0}
+    lower = told._as_promised({**row, "least": float("-inf")})
+    assert [lower[c] for c in ("effect", "low", "high", "published")] == [2.0, 1.0, 3.0, 4.0]
+    for other in ({"least": 0.0}, {"least": float("-inf"), "unit": ""}):
+        assert told._as_promised({**row, **other}) == {**row, **other}
 
 
 @pytest.mark.slow
