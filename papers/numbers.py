@@ -60,7 +60,8 @@ def _budget() -> Numbers:
     ahead = analysis.ahead_at_traffic(panel("long", "cifar10").frame)
     ends = ahead[ahead["round"] == ahead["round"].max()]
     of = {m: frames.by_seed(ends[ends["method"] == m]) for m in (BIASED, FEDMIX)}
-    return {"biased": minus(of[BIASED], of[FEDMIX]).removeprefix("+")}
+    lead = minus(of[BIASED], of[FEDMIX]).removeprefix("+")
+    return {"biased": lead, "mean": lead.partition(" ")[0]}
 
 
 def _label_sets() -> Numbers:
