@@ -378,8 +378,8 @@ def forest(rows: pd.DataFrame) -> Drawn:
 
     Args:
         rows: columns group, promise, setting (one of ``SETTINGS``), verdict, effect, low, high,
-            published and published_se (both NaN for none). Rows of a group must be adjacent; they
-            are drawn below its name.
+            published and published_se (both NaN for none). A positive effect is in the direction
+            of the promise. Rows of a group must be adjacent; they are drawn below its name.
 
     Returns:
         The figure, and the rows.

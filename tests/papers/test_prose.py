@@ -462,6 +462,8 @@ def features():
     yield told, (near - own).abs().max() < 0.01 > abs((near - own).mean())
     yield "other bases are about half as similar", (others / own).between(0.45, 0.6).all()
     yield "Neither is near", max(own.max(), near.max()) < 0.2
+    labels = drawn("13_features")["label"].value_counts(normalize=True)
+    yield "More than nine of ten of its examples have one label", labels.max() > 0.9
 
 
 @says("14")
