@@ -23,7 +23,7 @@ from typing import Any
 import nbformat
 
 from companion import claims
-from companion.plotting.style import PART, of_few_colours
+from companion.plotting.style import of_few_colours, part_of
 from companion.sections import SCALES, NothingStored, OtherData, Registry, has_data
 from fedlib import paths
 from fedlib.parallel import end_with_parent
@@ -52,9 +52,9 @@ def figures(
     jobs: int,
     stored: bool = False,
 ) -> None:
-    """Run notebooks into executed copies in the build folder.
+    """Run notebooks into executed copies in the build folder, and print where these lie.
 
-    Figures of one data set, or of other seeds or rounds, have a folder of their own.
+    Copies and figures of one data set, or of other seeds or rounds, have a folder of their own.
 
     Args:
         registry: the sections.
@@ -88,10 +88,10 @@ def figures(
     given = {"scale": scale, "dataset": dataset, "seeds": seeds, "rounds": rounds, "device": device}
     values = {name: v for name, v in given.items() if v not in ("quick", "", 0, "auto")}
     more = {"FEDLIB_STORED": "1"} if stored else {}
-    if part := ",".join(f"{n}={v}" for n, v in values.items() if n not in ("scale", "device")):
-        more[PART] = part
+    folder = paths.build() / scale / part_of(values)
     gone = [NothingStored] * stored + [OtherData] * bool(dataset and not only)
-    run(select(only), values, paths.build() / scale, jobs, more, relinked, without=gone)
+    run(select(only), values, folder, jobs, more, relinked, without=gone)
+    print(f"executed notebooks: {folder}; figures: {paths.figures() / scale / part_of(values)}")
 
 
 def relinked(source: Path, copy: Path) -> None:

@@ -13,16 +13,21 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from fedlib import MLP, Dirichlet, FedAvg, FedMix, MatchedHoldout, Task, interval
+from fedlib import MLP, Dirichlet, FedAvg, FedMix, MatchedHoldout, Task, interval, sgd
 from fedrun import Experiment, sweep
 
 clients = Dirichlet(clients=20, alpha=0.1, size=60)
 task = Task("digits", clients, MLP((32,)), MatchedHoldout(pool=200, validation=20, test=30))
-methods = {"FedAvg": FedAvg(batch_size=10), "FedMix, 2 experts": FedMix(experts=2, batch_size=10)}
+methods = {
+    "FedAvg": FedAvg(batch_size=10),
+    "FedMix, 2 experts": FedMix(
+        experts=2, batch_size=10, server=sgd(1.0)
+    ),  # Adam needs more rounds
+}
 figure, axes = plt.subplots()
 for name, method in methods.items():
     plan = [
-        Experiment(task, method, rounds=10, cohort=5, seed=seed, evaluate_every=2)
+        Experiment(task, method, rounds=30, cohort=5, seed=seed, evaluate_every=2)
         for seed in range(3)
     ]
     curves = [result.curve("test_accuracy") for result in sweep(plan)]

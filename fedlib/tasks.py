@@ -295,6 +295,9 @@ class Task:
         if net.reads_tokens != of_tokens:
             what = "tokens" if of_tokens else "numbers"
             told = f"if it does, set reads_tokens = {of_tokens} in its class"
+            told += (
+                "; integers that are no tokens are added by add_data(..., tokens=False)" * of_tokens
+            )
             raise ValueError(f"{data.name} holds {what}, which {self.model} does not read; {told}")
         if self.opt_out is not None:
             train.side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)

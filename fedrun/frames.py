@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import isnan, nan
@@ -80,7 +81,8 @@ class Comparison(list[Compared]):
                 "seeds": r.seeds, self.metric: r.mean,
                 "95% CI": ends(r.mean, r.low, r.high, r.seeds),
                 "minus the first": r.ahead,
-                "its 95% CI": ends(r.ahead, r.ahead_low, r.ahead_high, r.pairs),
+                "its 95% CI": ends(r.ahead, r.ahead_low, r.ahead_high, r.pairs)
+                if r.pairs or r is self[0] else "no common seeds",
                 "worst client": r.worst, percentile: r.tenth, "spread": r.spread,
                 "majority class": r.majority,
             }
@@ -157,6 +159,8 @@ def compare(
     ``print`` shows the result as a table, for which it needs pandas; its method ``plot`` draws it,
     for which it needs matplotlib.
 
+    Warns if the runs have different data, partitions, held-out examples or rounds.
+
     Args:
         results: the runs of each method, by its name, one run per seed.
         metric: the metric; its value is that of ``Result.final``. Default: "test_accuracy".
@@ -179,6 +183,7 @@ def compare(
     (True, 3)
     """
     named = _named(results)
+    _warn_of_other_data(named)
     ends = {method: _by_seed(method, runs, metric) for method, runs in named.items()}
     first = next(iter(ends.values()), {})
     rows, baselines = Comparison(), Baselines()
@@ -255,6 +260,20 @@ def _named(results: Any) -> Mapping[str, Sequence[Result]]:
     made = (result.provenance for runs in named.values() for result in runs)
     warn_of_both_kinds(made, stacklevel=3)
     return named
+
+
+def _warn_of_other_data(named: Mapping[str, Sequence[Result]]) -> None:
+    """Warn if methods have other clients or rounds, on which their difference then depends, too.
+
+    The rounds of later stages, and of baselines that have a single one, may differ.
+    """
+    runs = [run.experiment for results in named.values() for run in results]
+    data = {(e.task.dataset, e.task.partition, e.task.held_out) for e in runs}
+    rounds = {e.rounds for e in runs if e.first_stage is None and e.rounds > 1}
+    for what, settings in (("data", {*map(repr, data)}), ("rounds", {*map(str, rounds)})):
+        if len(settings) > 1:
+            told = f"the compared runs have different {what}: {', '.join(sorted(settings))}"
+            warnings.warn(told, stacklevel=3)
 
 
 def _by_seed(method: str, runs: Sequence[Result], metric: str) -> dict[int, float]:

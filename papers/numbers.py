@@ -14,9 +14,11 @@ from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
 from companion.scorecard.tables import AGREES, DIFFERS, IMPRECISE
 from companion.sections import OWN, PROTOCOL
+from papers.adaptive import analysis as adaptive
+from papers.adaptive.experiments import MOE
 from papers.fedmix import BIASED, FEDMIX, analysis
 from papers.fedmix import claims as fedmix
-from papers.judging import by
+from papers.judging import by, scored
 from papers.pm_moe import DENOISED, NINE, TRADITIONAL
 from papers.pm_moe import analysis as private
 from papers.published import published
@@ -203,6 +205,26 @@ def _reporting() -> Numbers:
     return {"all": f"{means['all']:+.1f}", "largest": f"{means['maximum']:+.1f}"}
 
 
+def _equal_clients() -> Numbers:
+    """Return the mean gain of PM-MoE over nine methods, by data set, if all clients count alike."""
+    found = {}
+    for dataset in ("mnist", "fashion_mnist", "cifar10"):
+        table = private.scores(panel("private_parts", dataset).frame, weighted=False)
+        gained = private.gains(table)
+        before, after = (frames.by_seed(gained, name) for name in ("before", "after"))
+        found[dataset] = minus(after, before)
+    return found
+
+
+def _over_p() -> Numbers:
+    """Return the lead of 003's mixture over the fine-tuned best cluster at each p (eps = 0.33)."""
+    table = adaptive.scores(panel("adaptive", "cifar10").frame)
+    table = adaptive.by_exploration(adaptive.at_most(table, "J"))["exploring"]
+    pairs = {f"{p:g}": [scored(rows, method=m) for m in (MOE, TUNED)]
+             for p, rows in table.groupby("p")}  # fmt: skip
+    return {p: minus(mixture, tuned) for p, (mixture, tuned) in pairs.items()}
+
+
 # The verbs of a count of one number, and of several numbers.
 _VERBS = {
     AGREES: ("agrees", "agree"),
@@ -228,6 +250,6 @@ def _agreement() -> Numbers:
 
 _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
     _budget, _label_sets, _floor, _early_stopping, _last_client, _own_network, _lead, _opted,
-    _too_small, _energies, _losing, _reporting, _agreement,
+    _too_small, _energies, _losing, _reporting, _agreement, _equal_clients, _over_p,
 )  # fmt: skip
 NUMBERS = {of.__name__.strip("_").replace("_", " "): cache(of) for of in _FUNCTIONS}

@@ -106,12 +106,21 @@ def _of_source(source: str) -> list[str]:
     tokens = tokenize.generate_tokens(io.StringIO(plain).readline)
     if any(t.type == tokenize.OP and t.string == ";" for t in tokens):
         found.append("has a semicolon, which does not silence a cell under nbval")
+    for name in sorted({line.partition(":")[0] for line in PARAMETERS} & _assigned(body)):
+        found.append(f"assigns {name}, a parameter, on which the folder of its figures depends")
     last = body[-1] if body else None
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
         called = ast.unparse(last.value.func)
         if BARE_PLOTS.match(called) and called != "plt.show":
             found.append(f"ends with {called}, whose value has a memory address: assign it to _")
     return found
+
+
+def _assigned(body: list[ast.stmt]) -> set[str]:
+    """Return the names that code assigns, but for annotated ones, as parameters are."""
+    plain = (outer for outer in body if not isinstance(outer, ast.AnnAssign))
+    nodes = [inner for outer in plain for inner in ast.walk(outer)]
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _of_outputs(cell: Any, count: int) -> list[str]:
@@ -191,7 +200,7 @@ LINES = "\n".join(f"{line}  # what it is" for line in PARAMETERS)
 
 
 def test_a_notebook_that_breaks_all_other_rules_is_told_of_each(tmp_path: Path):
-    code = new_code_cell("x = 1\n" * 221, metadata={"execution": {}})
+    code = new_code_cell("seeds = 1\n" * 221, metadata={"execution": {}})
     other = {"kernelspec": {"name": "mine", "display_name": "mine"}, "papermill": {}}
     bad = new_notebook(cells=[code, *[new_markdown_cell("x") for _ in range(44)]], metadata=other)
     bad.metadata.language_info = {"name": "python", "version": "3"}
@@ -199,7 +208,7 @@ def test_a_notebook_that_breaks_all_other_rules_is_told_of_each(tmp_path: Path):
     found = "; ".join(complaints(tmp_path / "bad.ipynb"))
     for said in (
         "not python3", "version of Python", "traces of papermill", "traces of execution",
-        "tagged parameters", "45 cells", "221 lines", "tagged nbval", "count None",
+        "tagged parameters", "assigns seeds", "45 cells", "221 lines", "tagged nbval", "count None",
     ):  # fmt: skip
         assert said in found
 

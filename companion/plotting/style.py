@@ -1,6 +1,5 @@
 """What all figures share: colours, the line of the baseline, the layout of panels, and saving."""
 
-import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from IPython import get_ipython
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -51,7 +51,7 @@ INTERVAL = "95% CI: "
 CONTRAST = 3.1  # the least contrast ratio of text and a white background
 # The labels of quantities whose axes start at 0.
 FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent|least used")
-PART = "FEDLIB_PART"
+CHOSEN = ("dataset", "seeds", "rounds")  # parameters of a notebook that change its data
 UNTRAINED, INITIAL = "did not train", "from the initial model"
 CROSSES = {UNTRAINED: "x", INITIAL: "+"}  # the markers of such runs
 REAL = "(standard)", "(paper)"  # how the titles of panels of real data end
@@ -143,13 +143,24 @@ def of_few_colours(png: bytes) -> bytes:
 def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
     """Write a frame as ``figures/<scale>/<name>.csv``; return its path.
 
-    If $FEDLIB_PART is set, it names a folder below the scale's. What was run on a single data set,
-    or with other seeds or rounds than the scale's own, thus replaces no complete figure and no
-    verdict.
+    What a notebook runs on a single data set, or with other seeds or rounds than the scale's own,
+    lies in a folder below the scale's and thus replaces no complete figure and no verdict, however
+    the notebook is run.
     """
-    path = paths.figures() / scale / os.environ.get(PART, "") / f"{name}.csv"
+    path = paths.figures() / scale / part_of(_parameters()) / f"{name}.csv"
     put_table(path, frame, "the numbers of a figure", float_format="%.6g")
     return path
+
+
+def part_of(parameters: Mapping[str, object]) -> str:
+    """Return the folder of figures with these parameters, such as "seeds=2"; "" for the default."""
+    return ",".join(f"{name}={parameters[name]}" for name in CHOSEN if parameters.get(name))
+
+
+def _parameters() -> Mapping[str, object]:
+    """Return the variables of the notebook that runs; an empty mapping outside of notebooks."""
+    shell = get_ipython()
+    return shell.user_ns if shell else {}
 
 
 def title(name: str, scale: str = "") -> str:

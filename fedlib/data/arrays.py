@@ -22,6 +22,7 @@ from fedlib.values import check_choice
 Given = tuple[Any, Any] | tuple[Any, Any, Mapping[str, Any]]
 CONSTANT = 1e-14  # a channel with std below this share of its mean is constant up to rounding
 LOST = 1e-3  # the largest rounding error of float32, as a share of the std, that is accepted
+_NUMBERED = "write class_names, labels = numpy.unique(labels, return_inverse=True)"
 BLOCK = 4096  # number of examples that are processed together
 
 
@@ -185,9 +186,10 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
     if x.dtype == np.uint8 and (x.ndim == 4 or (whole and not tokens)):
         if x.ndim == 4 and x.shape[3] in (1, 3):
             return x
-        what = "images must be uint8 [N, H, W, C] with one channel or three: write x[None] for one"
-        more = "image, and for other numbers of any shape x.astype(np.float32)"
-        raise ValueError(f"{what} {more}; {got}")
+        one = "x[..., None] for grey images" if x.ndim == 3 else "x[None] for one image"
+        what = f"images must be uint8 [N, H, W, C] with one channel or three: write {one}"
+        more = "and for other numbers of any shape x.astype(np.float32)"
+        raise ValueError(f"{what}, {more}; {got}")
     if x.dtype.kind in "iu" and x.ndim == 2 and whole:
         if x.size and not 0 <= x.min() <= x.max() < 2**31:
             raise ValueError(f"tokens must be 0 or more, got {x.min()}..{x.max()}")
@@ -205,8 +207,8 @@ def labels_of(given: Any) -> NDArray[np.int64]:
     y = np.array(y.tolist()) if y.dtype == object else y  # such as pandas' nullable integers
     need = "labels must be integers 0.. in [N], one for each example"
     if y.ndim != 1 or y.dtype.kind not in "iub":
-        more = "; write class_names, labels = numpy.unique(labels, return_inverse=True)"
-        raise ValueError(f"{need}, got {y.dtype} {list(y.shape)}{more * (y.dtype.kind in 'UT')}")
+        more = f"; {_NUMBERED}" if y.dtype.kind in "UTf" else ""
+        raise ValueError(f"{need}, got {y.dtype} {list(y.shape)}{more}")
     for row in np.flatnonzero(y.astype(np.int64) < 0):
         raise ValueError(f"{need}, and example {row:,} has {y[row]}")
     return y.astype(np.int64)
@@ -239,7 +241,8 @@ def _named(splits: dict[str, Split], class_names: Sequence[str]) -> tuple[str, .
         if i >= len(seen) or seen[i] != i:
             needed = "two classes or more, without gaps, are needed"
             raise ValueError(
-                f"no training example has label {i}: {needed}; the highest is {classes - 1}"
+                f"no training example has label {i}: {needed}; the highest is {classes - 1}. "
+                f"To number labels anew, {_NUMBERED}"
             )
     if class_names and (len(set(class_names)) != len(class_names) or len(class_names) < classes):
         raise ValueError(f"class_names must be {classes:,} different names or more: {class_names}")
@@ -281,6 +284,8 @@ def fitted(data: Dataset, features: NDArray[Any], rows: NDArray[np.int64]) -> Fi
 
 def _moments(features: NDArray[Any], rows: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return mean and standard deviation of every channel in float64."""
+    if not len(rows):
+        raise ValueError("no client has a training example")
     axes = tuple(range(features.ndim - 1))
     blocks = [rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK)]
     each = len(rows) * math.prod(features.shape[1:-1])  # values per channel

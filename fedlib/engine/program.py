@@ -136,6 +136,12 @@ class Program:
         self.optimizer.step()
         return losses.detach().view(-1)
 
+    def losses(self, batch: Batch) -> Tensor:
+        """Return the losses of a batch, ``[clients]``, without a step."""
+        params, context = self._parts
+        losses, _ = self._losses({**params, **self._now()}, context, self._of_one(batch))
+        return losses.detach().view(-1)
+
     @torch.no_grad()
     def settle(self, batch: Batch) -> None:
         """Replace trained parameters by the results of ``after``, at the end of a batch."""

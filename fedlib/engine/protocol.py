@@ -140,7 +140,8 @@ class State:
         server_optimizer: the state of the server's optimiser, by name.
         server_memory: other tensors that an algorithm keeps at the server, by name, such as the
             cluster of each client. An entry stays until it is replaced.
-        round: the current round, or the last completed one.
+        round: the current round, or the last completed one, from 0; reports and curves count rounds
+            from 1.
         seed: the experiment's seed. Random numbers at the server depend on it and on ``round``.
 
     >>> from fedrun import simulate, tiny

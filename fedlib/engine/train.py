@@ -129,10 +129,43 @@ def train_together(
         losses.append(loss)
         if keeper.after_step(t):
             break
+    if round == 0:  # after the steps, whose errors name the client
+        _refuse_padding(algorithm, phase, make(cohort), cohort, plan)
     ends = {n: keeper.kept.get(n, t) for n, t in program.moving.items()}
     if graph is not None:  # its buffers are those of the next round, too
         ends = {n: t.clone() for n, t in ends.items()}
     return ends, _mean_loss(losses, plan, cohort.fed)
+
+
+def _refuse_padding(
+    algorithm: Algorithm, phase: Phase, program: Program, cohort: Cohort, plan: Plan
+) -> None:
+    """Raise an error if a loss depends on the examples of weight 0 that fill up a mini-batch.
+
+    In the first mini-batch with such examples they are replaced by the client's first example,
+    with another label. This is done in the first round of a run.
+
+    Raises:
+        ValueError: if the loss of a client changes.
+    """
+    for batch in batches(cohort, phase, plan):
+        filled = (batch.weight == 0) & (batch.weight.sum(1, keepdim=True) > 0)
+        if not bool(filled.any()):
+            continue
+        y = torch.where(filled, (batch.y[:, :1] + 1) % cohort.fed.classes, batch.y)
+        x = batch.x
+        if x is not None:
+            where = filled.view(*filled.shape, *[1] * (x.ndim - 2))
+            x = torch.where(where, x[:, :1], x)
+        before, after = (program.losses(b) for b in (batch, replace(batch, x=x, y=y)))
+        differ = ~torch.isclose(before, after, rtol=1e-3, atol=1e-5, equal_nan=True)
+        if bool((differ & filled.any(1)).any()):
+            raise ValueError(
+                f"{type(algorithm).__name__}.{phase.loss} depends on examples of weight 0, which "
+                "only fill up a mini-batch: multiply the losses of examples (reduction='none') by "
+                "batch.weight, and divide their sum by batch.weight.sum()"
+            )
+        return
 
 
 def program_of(

@@ -73,12 +73,13 @@ def has_gates(frame: pd.DataFrame) -> bool:
     return STAGE in frame and bool(frame[STAGE].eq(WITH_MOE).any())
 
 
-def scores(frame: pd.DataFrame) -> pd.DataFrame:
+def scores(frame: pd.DataFrame, *, weighted: bool = True) -> pd.DataFrame:
     """Return the accuracy of every run over all clients' tests after the last round (004, eq. 31).
 
-    Columns method, stage, seed, S, value, and one for each choice of a gate that a run varies.
+    It is a mean over clients, by default weighted by their numbers of training examples. Columns
+    method, stage, seed, S, value, and one for each choice of a gate that a run varies.
     """
-    table = frames.reported(frame, weighted=True)
+    table = frames.reported(frame, weighted=weighted)
     table = table[table["rule"] == "last"].drop(columns="rule")
     return table if STAGE in table else table.assign(stage="")
 

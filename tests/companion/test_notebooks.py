@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import numpy as np
+import papermill
 import pytest
 from cases import refused
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -21,6 +22,11 @@ from companion.sections import NothingStored, OtherData
 from fedlib import PINNED, paths
 from papers.__main__ import main
 
+SAVES = """
+import pandas as pd
+from companion import plotting
+print(dataset, plotting.save_table(pd.DataFrame({"a": [1]}), "01_claims", scale).parent.name)
+"""
 SHOW = "print(scale, repr(seeds), repr(rounds))"
 
 
@@ -59,12 +65,13 @@ def test_figures_passes_typed_values_and_leaves_the_source_alone(folder, capsys)
     before = source.read_bytes()
     assert main(["figures", "--scale", "paper", "--seeds", "3", "--jobs", "1"]) == 0
     assert source.read_bytes() == before
-    built = folder.parent / "build" / "paper"
+    built = folder.parent / "build" / "paper" / "seeds=3"
     assert printed(built / "00_good.ipynb") == "paper 3 0\n"
     assert sorted(p.name for p in built.iterdir()) == ["00_good.ipynb", "00_good.log"]
     said = capsys.readouterr().out
     assert "00_good: started with scale='paper', seeds=3" in said
-    assert said.splitlines()[-1].endswith("00_good: done")
+    assert said.splitlines()[-2].endswith("00_good: done")
+    assert said.splitlines()[-1].startswith(f"executed notebooks: {built}; figures: ")
 
 
 @pytest.mark.slow
@@ -76,7 +83,7 @@ def test_a_failed_cell_stops_the_build_and_keeps_the_copy(folder, capsys):
     write(folder, "01_long", f"import time\nwhile True:\n{wait}")
     write(folder, "02_never", SHOW)
     assert main(["figures", "--rounds", "2", "--jobs", "2"]) == 1
-    (kept,) = (folder.parent / "build" / "quick").glob("*.ipynb")
+    (kept,) = (folder.parent / "build" / "quick" / "rounds=2").glob("*.ipynb")
     assert kept.name == "00_bad.failed.ipynb" and printed(kept).startswith("quick 0 2")
     said, failed = capsys.readouterr(), '00_bad failed: Exception encountered at "In [5]"'
     told = failed, "answer", "RuntimeError: no such luck", str(kept)
@@ -103,14 +110,25 @@ def test_of_stored_runs_only_a_notebook_of_which_nothing_is_stored_is_left_out(f
 def test_a_notebook_without_the_data_set_is_left_out_unless_it_is_named(folder, capsys):
     """One of them stopped all others, and names that sections alone have were refused."""
     write(folder, "00_other", raising(OtherData, "unknown data set at scale"))
-    write(folder, "01_good", "import os\nprint(dataset, os.environ['FEDLIB_PART'])")
+    write(folder, "01_good", SAVES)
     asked = ["figures", "--scale", "standard", "--dataset", "rotated_mnist", "--jobs", "1"]
     assert main(asked) == 0
     assert "00_other: left out: unknown data set at scale" in capsys.readouterr().out
-    built = folder.parent / "build" / "standard" / "01_good.ipynb"
+    built = folder.parent / "build" / "standard" / "dataset=rotated_mnist" / "01_good.ipynb"
     assert printed(built) == "rotated_mnist dataset=rotated_mnist\n"
     assert main([*asked, "--only", "00"]) == 1
     assert "OtherData: unknown data set" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_papermill_with_other_seeds_replaces_no_complete_figure(folder):
+    """Only the command line had a folder for them: the stored evidence was overwritten silently."""
+    source, copy = write(folder, "01_good", SAVES), folder.parent / "copy.ipynb"
+    papermill.execute_notebook(source, copy, {"scale": "standard", "seeds": 1}, progress_bar=False)
+    written = folder.parent / "figures" / "standard"
+    assert [p.relative_to(written).as_posix() for p in written.rglob("*.csv")] == [
+        "seeds=1/01_claims.csv"
+    ]
 
 
 @pytest.mark.slow

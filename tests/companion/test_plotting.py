@@ -1,6 +1,7 @@
 """Figures: one table of all kinds with the properties of each, and what single kinds must show."""
 
 from itertools import combinations, product
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -156,10 +157,11 @@ def test_figures_of_a_part_take_no_place_of_whole_ones(monkeypatch):
     """Verdicts of one data set replaced those of all, and the scorecard counted these alone."""
     whole, part = pd.DataFrame({"a": [1 / 3, 2]}), pd.DataFrame({"a": [1]})
     path = plotting.save_table(whole, "01_claims", "standard")
-    monkeypatch.setenv("FEDLIB_PART", "dataset=cifar10")
+    shell = SimpleNamespace(user_ns={"dataset": "cifar10", "seeds": 2, "rounds": 0, "other": 1})
+    monkeypatch.setattr(style, "get_ipython", lambda: shell)
     other = plotting.save_table(part, "01_claims", "standard")
     assert path.read_text() == "a\n0.333333\n2\n" and other.read_text() == "a\n1\n"
-    assert other.parent == path.parent / "dataset=cifar10"
+    assert other.parent == path.parent / "dataset=cifar10,seeds=2"
 
 
 def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():

@@ -117,6 +117,18 @@ def test_compare_tells_of_clients_and_of_the_baseline(places):
     assert np.isnan(of_server.worst) and 0 < of_server.majority < 0.2
 
 
+def test_compare_warns_of_other_data_and_rounds_and_tells_of_seeds_that_differ(places):
+    one, other = run(tiny, **QUICK), run(replace(tiny, seed=1), **QUICK)
+    rows = compare({"mine": [one], "other": [other]}).to_frame()
+    assert [*rows["its 95% CI"]] == ["", "no common seeds"]
+    more = replace(tiny, rounds=tiny.rounds + 1)
+    with pytest.warns(UserWarning, match="the compared runs have different rounds"):
+        compare({"mine": [one], "long": [run(more, **QUICK)]})
+    apart = replace(tiny, task=replace(tiny.task, partition=IID(clients=3, size=20)))
+    with pytest.warns(UserWarning, match="the compared runs have different data: .*IID"):
+        compare({"mine": [one], "apart": [run(apart, **QUICK)]})
+
+
 def test_the_worst_client_of_a_loss_is_that_with_the_highest(places):
     one = run(tiny, **QUICK)
     (row,) = found = compare({"mine": [one]}, "test_nll", None)

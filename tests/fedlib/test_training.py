@@ -35,6 +35,22 @@ from fedrun.train import require_params
 
 
 @value
+class Unweighted(FedAvg):
+    """A loss that averages over the padding of a mini-batch, too."""
+
+    def loss(self, net, params, ctx, batch):
+        return torch.nn.functional.cross_entropy(net(params, batch.x, batch), batch.y)
+
+
+def test_a_loss_that_depends_on_padding_is_refused_in_the_first_round():
+    """It was trained with numbers that depended on which clients shared a program."""
+    fed = make_federation(SIZES)
+    with pytest.raises(ValueError, match=r"Unweighted\.loss depends on examples of weight 0"):
+        play(Unweighted(**FAST), fed, rounds=1, chunk=3)
+    play(Unweighted(**FAST), fed, rounds=1, chunk=1)  # no mini-batch of one client is filled up
+
+
+@value
 class Named(Schedule):
     """Any function of the round."""
 
