@@ -88,10 +88,10 @@ def figures(
     given = {"scale": scale, "dataset": dataset, "seeds": seeds, "rounds": rounds, "device": device}
     values = {name: v for name, v in given.items() if v not in ("quick", "", 0, "auto")}
     more = {"FEDLIB_STORED": "1"} if stored else {}
-    folder = paths.build() / scale / part_of(values)
+    part = Path(scale) / part_of(values)
     gone = [NothingStored] * stored + [OtherData] * bool(dataset and not only)
-    run(select(only), values, folder, jobs, more, relinked, without=gone)
-    print(f"executed notebooks: {folder}; figures: {paths.figures() / scale / part_of(values)}")
+    run(select(only), values, paths.build() / part, jobs, more, relinked, without=gone)
+    print(f"executed notebooks: {paths.build() / part}; figures: {paths.figures() / part}")
 
 
 def relinked(source: Path, copy: Path) -> None:

@@ -295,9 +295,8 @@ class Task:
         if net.reads_tokens != of_tokens:
             what = "tokens" if of_tokens else "numbers"
             told = f"if it does, set reads_tokens = {of_tokens} in its class"
-            told += (
-                "; integers that are no tokens are added by add_data(..., tokens=False)" * of_tokens
-            )
+            if of_tokens:
+                told += "; for integers that are not token ids, use add_data(..., tokens=False)"
             raise ValueError(f"{data.name} holds {what}, which {self.model} does not read; {told}")
         if self.opt_out is not None:
             train.side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)
@@ -369,6 +368,8 @@ class Task:
 
     def _fitted(self, data: Dataset, division: Division, inside: np.ndarray) -> Fitted:
         rows = division.parts["train"].flat[inside]
+        if not len(rows):
+            raise ValueError("no client has a training example")
         features = _features(data, division.origin["train"])
         return datasets.fitted(data, features, np.unique(rows))
 

@@ -159,7 +159,8 @@ def compare(
     ``print`` shows the result as a table, for which it needs pandas; its method ``plot`` draws it,
     for which it needs matplotlib.
 
-    Warns if the runs have different data, partitions, held-out examples or rounds.
+    A warning is issued if the runs have different data sets, partitions, held-out examples or
+    numbers of rounds.
 
     Args:
         results: the runs of each method, by its name, one run per seed.
@@ -263,9 +264,9 @@ def _named(results: Any) -> Mapping[str, Sequence[Result]]:
 
 
 def _warn_of_other_data(named: Mapping[str, Sequence[Result]]) -> None:
-    """Warn if methods have other clients or rounds, on which their difference then depends, too.
+    """Warn if runs have different data or rounds, to which their differences may then be due.
 
-    The rounds of later stages, and of baselines that have a single one, may differ.
+    Later stages, and baselines of a single round, may have other rounds than the rest.
     """
     runs = [run.experiment for results in named.values() for run in results]
     data = {(e.task.dataset, e.task.partition, e.task.held_out) for e in runs}

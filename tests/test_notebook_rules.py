@@ -117,7 +117,7 @@ def _of_source(source: str) -> list[str]:
 
 
 def _assigned(body: list[ast.stmt]) -> set[str]:
-    """Return the names that code assigns, but for annotated ones, as parameters are."""
+    """Return the names that code assigns without an annotation, which the parameters have."""
     plain = (outer for outer in body if not isinstance(outer, ast.AnnAssign))
     nodes = [inner for outer in plain for inner in ast.walk(outer)]
     return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

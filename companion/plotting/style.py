@@ -143,9 +143,9 @@ def of_few_colours(png: bytes) -> bytes:
 def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
     """Write a frame as ``figures/<scale>/<name>.csv``; return its path.
 
-    What a notebook runs on a single data set, or with other seeds or rounds than the scale's own,
-    lies in a folder below the scale's and thus replaces no complete figure and no verdict, however
-    the notebook is run.
+    A notebook whose parameters ``dataset``, ``seeds`` or ``rounds`` are set writes to a folder of
+    its own below the scale's, whether papermill or JupyterLab runs it. It thus replaces no complete
+    figure and no verdict.
     """
     path = paths.figures() / scale / part_of(_parameters()) / f"{name}.csv"
     put_table(path, frame, "the numbers of a figure", float_format="%.6g")
@@ -153,12 +153,16 @@ def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
 
 
 def part_of(parameters: Mapping[str, object]) -> str:
-    """Return the folder of figures with these parameters, such as "seeds=2"; "" for the default."""
-    return ",".join(f"{name}={parameters[name]}" for name in CHOSEN if parameters.get(name))
+    """Return the folder of figures with these parameters, such as "seeds=2"; "" for the default.
+
+    Values other than strings and integers are ignored: they are no parameters of a notebook here.
+    """
+    given = {name: parameters.get(name) for name in CHOSEN}
+    return ",".join(f"{n}={v}" for n, v in given.items() if isinstance(v, str | int) and v)
 
 
 def _parameters() -> Mapping[str, object]:
-    """Return the variables of the notebook that runs; an empty mapping outside of notebooks."""
+    """Return the variables of the running notebook, or an empty mapping outside of notebooks."""
     shell = get_ipython()
     return shell.user_ns if shell else {}
 

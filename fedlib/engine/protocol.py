@@ -140,8 +140,8 @@ class State:
         server_optimizer: the state of the server's optimiser, by name.
         server_memory: other tensors that an algorithm keeps at the server, by name, such as the
             cluster of each client. An entry stays until it is replaced.
-        round: the current round, or the last completed one, from 0; reports and curves count rounds
-            from 1.
+        round: the index of the current round, or of the last completed one, from 0. In
+            ``Moment.round`` and in curves, which count completed rounds, the first round is 1.
         seed: the experiment's seed. Random numbers at the server depend on it and on ``round``.
 
     >>> from fedrun import simulate, tiny

@@ -130,20 +130,20 @@ def train_together(
         if keeper.after_step(t):
             break
     if round == 0:  # after the steps, whose errors name the client
-        _refuse_padding(algorithm, phase, make(cohort), cohort, plan)
+        _check_padding(algorithm, phase, make(cohort), cohort, plan)
     ends = {n: keeper.kept.get(n, t) for n, t in program.moving.items()}
     if graph is not None:  # its buffers are those of the next round, too
         ends = {n: t.clone() for n, t in ends.items()}
     return ends, _mean_loss(losses, plan, cohort.fed)
 
 
-def _refuse_padding(
+def _check_padding(
     algorithm: Algorithm, phase: Phase, program: Program, cohort: Cohort, plan: Plan
 ) -> None:
-    """Raise an error if a loss depends on the examples of weight 0 that fill up a mini-batch.
+    """Check that a loss does not depend on the examples of weight 0 that fill up a mini-batch.
 
-    In the first mini-batch with such examples they are replaced by the client's first example,
-    with another label. This is done in the first round of a run.
+    The check replaces these examples, in the first mini-batch that has any, by the client's first
+    example with another label, and compares the losses.
 
     Raises:
         ValueError: if the loss of a client changes.
@@ -161,8 +161,8 @@ def _refuse_padding(
         differ = ~torch.isclose(before, after, rtol=1e-3, atol=1e-5, equal_nan=True)
         if bool((differ & filled.any(1)).any()):
             raise ValueError(
-                f"{type(algorithm).__name__}.{phase.loss} depends on examples of weight 0, which "
-                "only fill up a mini-batch: multiply the losses of examples (reduction='none') by "
+                f"{type(algorithm).__name__}.{phase.loss} depends on the padding of a mini-batch, "
+                "whose weight is 0: multiply the losses of examples (reduction='none') by "
                 "batch.weight, and divide their sum by batch.weight.sum()"
             )
         return

@@ -162,6 +162,8 @@ def test_figures_of_a_part_take_no_place_of_whole_ones(monkeypatch):
     other = plotting.save_table(part, "01_claims", "standard")
     assert path.read_text() == "a\n0.333333\n2\n" and other.read_text() == "a\n1\n"
     assert other.parent == path.parent / "dataset=cifar10,seeds=2"
+    shell.user_ns = {"dataset": part, "seeds": np.arange(2), "rounds": None}  # another notebook's
+    assert plotting.save_table(part, "mine", "standard").parent == path.parent
 
 
 def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():

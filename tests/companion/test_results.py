@@ -307,3 +307,20 @@ def test_a_dirty_stage_makes_what_is_built_on_it_dirty(plan, capsys):
     said = capsys.readouterr()
     assert "1 results in 1 files" in said.out and "2 runs are not exported" in said.err
     assert RUNS[1].key in said.err and SECOND.key in said.err
+
+
+def test_the_program_for_pandas_reads_what_the_page_says(monkeypatch, capsys):
+    """CAMPAIGNS: one accuracy per run; READINGS: which rounds were trained on a GPU."""
+    monkeypatch.chdir(paths.ROOT)
+    page = (paths.ROOT / "docs" / "CAMPAIGNS.md").read_text()
+    exec(page.split("```python")[1].split("```")[0], made := {})
+    file = paths.ROOT / "results" / "long-cifar10.parquet"
+    for key, mean in made["tests"].groupby("key", observed=True)["number"].mean().items():
+        curve = read_run(file, key).metrics.to_pandas().query("metric == 'test_accuracy'")
+        assert mean == pytest.approx(curve[curve["round"].eq(2000)]["value"].mean())
+    capsys.readouterr()
+    for key, run in made["runs"].items():
+        parts = run["provenance"]["segments"]
+        last = max(part["rounds"][1] for part in parts if "H200" in part["device"])
+        whole = run["spec"]["algorithm"]["kind"] != "FedMix"
+        assert last == 2000 if whole else 1800 <= last < 2000, key

@@ -12,6 +12,7 @@ from fedlib import IID, MLP, Dirichlet, LeNet, MatchedHoldout, models, partition
 from fedlib import data as datasets
 from fedlib.federation import OPTED_IN
 from fedlib.tasks import Task, pick_device
+from fedlib.values import value
 
 SIZES = (5, 2, 4)
 
@@ -129,6 +130,14 @@ def test_a_gpu_rounds_no_factor_to_ten_bits(monkeypatch, freed, tf32):
     monkeypatch.setenv("FEDLIB_PIN", freed)
     assert pick_device("cuda").type == "cuda" and str(pick_device("GPU:1")) == "cuda:1"
     assert torch.backends.cudnn.allow_tf32 is tf32
+
+
+@value
+class Nobody(partition.Partitioner):
+    """Four clients without an example."""
+
+    def partition(self, pool, seed):
+        return partition.Partition.from_owners(pool.positions[:0], np.zeros(0, int), 4)
 
 
 @refused("tasks")

@@ -424,6 +424,8 @@ def test_a_family_says_itself_whether_it_reads_tokens(places):
         assert play(FedAvg(**FAST), fed, rounds=1)[1].losses.isfinite().all()
         with pytest.raises(ValueError, match=f"set reads_tokens = {fed.net.reads_tokens}"):
             replace(task, model=Reading()).build(0)
+    with pytest.raises(ValueError, match=r"not token ids, use add_data\(\.\.\., tokens=False\)"):
+        replace(task, model=MLP()).build(0)
 
 
 def coins(m, x, layer):

@@ -154,6 +154,24 @@ def test_figures_of_promises_have_what_the_table_has(stored, figure, only):
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("dataset", "place"), [("mnist", "MNIST"), ("cifar10", "CIFAR-10")])
+def test_the_mean_gain_of_weighted_clients_is_that_of_the_claim(stored, dataset, place):
+    """The numbers of clients of equal weight thus differ from it by the weights alone."""
+    claim = told.number(f"004 improves @ {place}")
+    assert claim.startswith(numbers.mean_gain(dataset, weighted=True)), claim
+    assert not claim.startswith(numbers.mean_gain(dataset)), claim
+
+
+@pytest.mark.slow
+def test_a_lead_of_the_same_sign_at_both_p_is_refused(stored, monkeypatch):
+    found = numbers.NUMBERS["over p"]()
+    assert found["0.2"].startswith("+4.0") and found["0.8 published"] == "+1.0"
+    monkeypatch.setattr(numbers, "minus", lambda a, b: "+1.0 points [0.5, 1.5]")
+    with pytest.raises(numbers.Unsupported, match="have the same sign"):
+        numbers._over_p()
+
+
 def test_an_effect_is_positive_if_it_is_in_the_direction_of_the_promise():
     """A promise that a difference is negative stood on the side of those that fail."""
     row = {"unit": "points", "effect": -2.0, "low": -3.0, "high": -1.0, "published": -4.0}
