@@ -280,6 +280,8 @@ class Task:
             seed, device, fitted: as in ``build``.
         """
         where = pick_device(device)
+        if not len(division.parts["train"].flat):
+            raise ValueError(f"{self.partition} gives no client a training example")
         if fitted is None:
             fitted = self._fitted(data, division, inside) if self._fits(data) else _constant(data)
         tables = self._tables(data, division, seed, where, fitted)
@@ -368,8 +370,6 @@ class Task:
 
     def _fitted(self, data: Dataset, division: Division, inside: np.ndarray) -> Fitted:
         rows = division.parts["train"].flat[inside]
-        if not len(rows):
-            raise ValueError("no client has a training example")
         features = _features(data, division.origin["train"])
         return datasets.fitted(data, features, np.unique(rows))
 

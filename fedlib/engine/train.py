@@ -142,8 +142,9 @@ def _check_padding(
 ) -> None:
     """Check that a loss does not depend on the examples of weight 0 that fill up a mini-batch.
 
-    The check replaces these examples, in the first mini-batch that has any, by the client's first
-    example with another label, and compares the losses.
+    The check replaces these examples, in the first mini-batch that has any, by the first example of
+    the mini-batch, and compares the losses. Like padding, it is one of the client's own: a loss may
+    be infinite for labels that a client does not hold (FedRoD).
 
     Raises:
         ValueError: if the loss of a client changes.
@@ -152,12 +153,12 @@ def _check_padding(
         filled = (batch.weight == 0) & (batch.weight.sum(1, keepdim=True) > 0)
         if not bool(filled.any()):
             continue
-        y = torch.where(filled, (batch.y[:, :1] + 1) % cohort.fed.classes, batch.y)
-        x = batch.x
-        if x is not None:
-            where = filled.view(*filled.shape, *[1] * (x.ndim - 2))
-            x = torch.where(where, x[:, :1], x)
-        before, after = (program.losses(b) for b in (batch, replace(batch, x=x, y=y)))
+
+        def refilled(t: Tensor, filled: Tensor = filled) -> Tensor:
+            return torch.where(filled.view(*filled.shape, *[1] * (t.ndim - 2)), t[:, :1], t)
+
+        other = replace(batch.map(refilled), weight=batch.weight)
+        before, after = program.losses(batch), program.losses(other)
         differ = ~torch.isclose(before, after, rtol=1e-3, atol=1e-5, equal_nan=True)
         if bool((differ & filled.any(1)).any()):
             raise ValueError(

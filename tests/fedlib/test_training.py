@@ -50,6 +50,14 @@ def test_a_loss_that_depends_on_padding_is_refused_in_the_first_round():
     play(Unweighted(**FAST), fed, rounds=1, chunk=1)  # no mini-batch of one client is filled up
 
 
+@every
+def test_a_loss_may_be_infinite_for_labels_that_a_client_lacks(algorithm):
+    """FedRoD was refused on clients of a single label: padding had one that they do not hold."""
+    fed = make_federation(SIZES)
+    single = replace(fed, train=replace(fed.train, y=torch.zeros_like(fed.train.y)))
+    play(algorithm, single, rounds=1, chunk=3)
+
+
 @value
 class Named(Schedule):
     """Any function of the round."""
