@@ -186,7 +186,8 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
     if x.dtype == np.uint8 and (x.ndim == 4 or (whole and not tokens)):
         if x.ndim == 4 and x.shape[3] in (1, 3):
             return x
-        one = "x[..., None] for grey images" if x.ndim == 3 else "x[None] for one image"
+        grey = x.ndim == 3 and x.shape[2] not in (1, 3)
+        one = "x[..., None] for grey images" if grey else "x[None] for one image"
         what = f"images must be uint8 [N, H, W, C] with one channel or three: write {one}"
         more = "and for other numbers of any shape x.astype(np.float32)"
         raise ValueError(f"{what}, {more}; {got}")
@@ -207,7 +208,7 @@ def labels_of(given: Any) -> NDArray[np.int64]:
     y = np.array(y.tolist()) if y.dtype == object else y  # such as pandas' nullable integers
     need = "labels must be integers 0.. in [N], one for each example"
     if y.ndim != 1 or y.dtype.kind not in "iub":
-        more = f"; {_NUMBERED}" if y.dtype.kind in "UTf" else ""
+        more = f"; {_NUMBERED}" if y.ndim == 1 and y.dtype.kind in "UTf" else ""
         raise ValueError(f"{need}, got {y.dtype} {list(y.shape)}{more}")
     for row in np.flatnonzero(y.astype(np.int64) < 0):
         raise ValueError(f"{need}, and example {row:,} has {y[row]}")
