@@ -287,6 +287,8 @@ def from_code(text: str) -> Any:
     Raises:
         ValueError: for anything else; it names the part.
     """
+    if "\0" in text:  # a ValueError of ast in some versions of Python, a SyntaxError in others
+        raise ValueError(f"not the code of a value: null bytes in {short_repr(text)}")
     try:
         return _read(ast.parse(text.strip(), mode="eval").body, text.strip())
     except (SyntaxError, RecursionError, MemoryError) as error:

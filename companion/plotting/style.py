@@ -1,6 +1,7 @@
 """What all figures share: colours, the line of the baseline, the layout of panels, and saving."""
 
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -14,7 +15,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from IPython import get_ipython
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -163,7 +163,8 @@ def part_of(parameters: Mapping[str, object]) -> str:
 
 def _parameters() -> Mapping[str, object]:
     """Return the variables of the running notebook, or an empty mapping outside of notebooks."""
-    shell = get_ipython()
+    ipython = sys.modules.get("IPython")  # not imported here: training needs no Jupyter
+    shell = ipython.get_ipython() if ipython else None
     return shell.user_ns if shell else {}
 
 

@@ -1,5 +1,6 @@
 """Figures: one table of all kinds with the properties of each, and what single kinds must show."""
 
+import sys
 from itertools import combinations, product
 from types import SimpleNamespace
 
@@ -158,7 +159,7 @@ def test_figures_of_a_part_take_no_place_of_whole_ones(monkeypatch):
     whole, part = pd.DataFrame({"a": [1 / 3, 2]}), pd.DataFrame({"a": [1]})
     path = plotting.save_table(whole, "01_claims", "standard")
     shell = SimpleNamespace(user_ns={"dataset": "cifar10", "seeds": 2, "rounds": 0, "other": 1})
-    monkeypatch.setattr(style, "get_ipython", lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     other = plotting.save_table(part, "01_claims", "standard")
     assert path.read_text() == "a\n0.333333\n2\n" and other.read_text() == "a\n1\n"
     assert other.parent == path.parent / "dataset=cifar10,seeds=2"
