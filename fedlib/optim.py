@@ -254,6 +254,10 @@ class Stepper:
                 move(lr, awake, [g for w in awake.values() if (g := w.grad) is not None])
 
     def _sgd(self, lr: float, params: Params, grads: list[Tensor]) -> None:
+        if any(g.is_sparse for g in grads):  # of plain SGD, which no fused kernel computes
+            for param, grad in zip(params.values(), grads, strict=True):
+                param.add_(grad, alpha=-lr)
+            return
         kind, states = self._kind, [self._state[n] for n in params]
         buffers = [s.get("momentum_buffer") for s in states] if kind.momentum else []
         own = {n: getattr(kind, n) for n in ("momentum", "weight_decay", "nesterov")}

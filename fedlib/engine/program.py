@@ -9,6 +9,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map_only
 
 from fedlib.models import Batch, FunctionalModel, Params, is_statistic
+from fedlib.models.text import sparse_embeddings
 from fedlib.optim import Optimizer, Stepper
 
 
@@ -112,6 +113,8 @@ class Program:
         self._losses = loss if self._alone else vmap_clients(loss, clients)
         self._after = after if after is None or self._alone else vmap_clients(after, clients)
         self._kind = optimizer
+        on_cpu = not any(t.is_cuda for t in trained.values())
+        self._sparse = self._alone and on_cpu and optimizer.is_plain
         self.optimizer: Stepper | None = None
 
     @property
@@ -123,7 +126,8 @@ class Program:
     def step(self, batch: Batch) -> Tensor:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
         params, context = self._parts
-        losses, moved = self._losses({**params, **self._now()}, context, self._of_one(batch))
+        with sparse_embeddings(self._sparse):
+            losses, moved = self._losses({**params, **self._now()}, context, self._of_one(batch))
         loss = losses if self._alone else losses.sum()
         if self.optimizer is None:
             self.optimizer = self._first_gradient(loss)
@@ -185,13 +189,17 @@ class Program:
         The gradient of a linear layer's weight under vmap is transposed in memory, and autograd
         would copy it into the weight's layout at every step.
         """
+        if not loss.requires_grad:
+            raise ValueError(f"the loss depends on no trained parameter of {[*self._trained]}")
         names, params = [*self._trained], [*self._trained.values()]
         grads = dict(zip(names, torch.autograd.grad(loss, params, allow_unused=True), strict=True))
         self._turned = frozenset(n for n, g in grads.items() if g is not None and _lies_turned(g))
         for n, param in self._trained.items():
             if n in self._turned:
                 self._trained[n] = param.detach().mT.contiguous().requires_grad_(True)
-            if (grad := grads[n]) is not None:
+            if (grad := grads[n]) is not None and grad.is_sparse:
+                self._trained[n].grad = grad
+            elif grad is not None:
                 # A fused optimiser needs both in the same memory layout.
                 grad = grad.mT if n in self._turned else grad
                 self._trained[n].grad = torch.empty_like(self._trained[n]).copy_(grad)

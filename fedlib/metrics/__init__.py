@@ -1,5 +1,6 @@
 """Metrics: scores of predictions, accuracies over clients, gradient divergence."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,9 @@ from torch import Tensor
 
 from fedlib.metrics.intervals import interval
 from fedlib.metrics.own import AUC, F1, BalancedAccuracy, Metric
+
+# Elements in float64 at once: the allocator does not reuse memory of larger tensors.
+AT_ONCE = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +104,23 @@ def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:
     Returns:
         A scalar, or one number per expert, ``[K]``.
     """
+    together = max(1, AT_ONCE // max(1, math.prod(updates.shape[1:])))
+    parts = zip(updates.split(together), weights.double().split(together), strict=True)
+    resultant = w = torch.zeros((), dtype=torch.double, device=weights.device)
+    for some, own in parts:
+        direction, of = _directions(some, own)
+        resultant, w = resultant + direction, w + of
+    return 0.5 * (w**2 - (resultant**2).sum(-1)).clamp(min=0)
+
+
+def _directions(updates: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weighted sum of the clients' unit vectors, and the sum of their weights."""
     apart = updates.double().unsqueeze(-1)  # a scalar parameter has no axis to flatten
     flat = apart.flatten(weights.ndim)
     length = flat.norm(dim=-1, keepdim=True)
-    some = (length > 0).squeeze(-1)
-    w = torch.where(some, weights.double(), 0)
+    w = torch.where((length > 0).squeeze(-1), weights, 0)
     unit = flat / torch.where(length > 0, length, 1)
-    resultant = (w.unsqueeze(-1) * unit).sum(0)
-    return 0.5 * (w.sum(0) ** 2 - (resultant**2).sum(-1)).clamp(min=0)
+    return (w.unsqueeze(-1) * unit).sum(0), w.sum(0)
 
 
 def true_groups(values: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:

@@ -1,5 +1,8 @@
 """Architectures for texts, which are token ids: 0 is padding, 1 unknown, others by frequency."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,6 +14,24 @@ from fedlib.values import PositiveInt, value
 
 UNKNOWN = 1
 DIRECTIONS = ("", "_reverse")
+_allowed: ContextVar[bool] = ContextVar("allowed", default=False)
+
+
+@contextmanager
+def sparse_embeddings(allowed: bool) -> Iterator[None]:
+    """Allow sparse gradients of embeddings, which vmap and most optimisers do not support.
+
+    A mini-batch contains few of the words of a vocabulary. With dense gradients, most of the time
+    of a step of ``FastText`` is spent on rows whose gradient is 0.
+
+    Args:
+        allowed: whether they are allowed within the ``with`` statement.
+    """
+    before = _allowed.set(allowed)
+    try:
+        yield
+    finally:
+        _allowed.reset(before)
 
 
 @value
@@ -55,6 +76,8 @@ class FastText(Architecture):
         vocabulary: number of token ids, with padding and unknown; others become unknown. Default:
             98,635.
         width: length of an embedding. Default: 32.
+        sparse: whether plain SGD on a CPU updates only the embeddings of the words in a mini-batch,
+            where one client is trained at a time; results differ by rounding. Default: False.
 
     >>> module, width = FastText(vocabulary=50, width=6).base((200,))
     >>> width
@@ -63,11 +86,13 @@ class FastText(Architecture):
 
     vocabulary: PositiveInt = 98_635
     width: PositiveInt = 32
+    sparse: bool = False
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return embedding, mean and linear layer; see ``Architecture``."""
         shaped(self, shape, 1, "texts")
         words = _Words(self.vocabulary, self.width, padding_idx=0)
+        words.sparse = self.sparse
         return nn.Sequential(words, _Mean(), nn.Linear(self.width, self.width)), self.width
 
 
@@ -79,16 +104,19 @@ class _Words(nn.Embedding):
     """
 
     most: int | None = None
+    sparse: bool = False  # where `sparse_embeddings` allows it
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return ``[B, T, width]`` of token ids ``[B, T]``."""
         ids = ids[..., : self.most]
         known = torch.where(ids < self.num_embeddings, ids, UNKNOWN)
+        if self.sparse and _allowed.get():
+            return embedding(known, self.weight, self.padding_idx, sparse=True)
         words = embedding(known, self.weight)
         if self.padding_idx is None:
             return words
         # Under vmap, `padding_idx` of torch's embedding does not stop gradients of padding.
-        return torch.where((ids == self.padding_idx).unsqueeze(-1), 0, words)
+        return words * (ids != self.padding_idx).unsqueeze(-1)  # five times as fast as `where`
 
 
 class _LastStates(nn.LSTM):

@@ -26,6 +26,7 @@ from playing import (
     plain,
     plans_of,
     play,
+    texts,
 )
 from safetensors.torch import load, save
 
@@ -33,13 +34,13 @@ import fedlib.algorithms
 import fedrun
 from fedlib import Optimizer, adam, sgd, value
 from fedlib import algorithms as alg
-from fedlib.algorithms import interface
+from fedlib.algorithms import FedAvg, interface
 from fedlib.algorithms.fedavg import local_names
 from fedlib.algorithms.ifca import FIT, EpsilonGreedy
 from fedlib.engine import Prediction, State, evaluate, evaluate_global, play_round
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.train import batches, with_precomputed
-from fedlib.models import add_prefix, select_prefix
+from fedlib.models import FastText, FunctionalModel, add_prefix, select_prefix
 from fedrun.experiment import Log
 
 evaluating = importlib.import_module("fedlib.engine.evaluate")  # which exports one of that name
@@ -208,6 +209,19 @@ def test_training_lowers_a_finite_loss(algorithm):
     assert all(t.isfinite().all() for t in state.flat().values())
 
 
+def trained_alike(first, *ends):
+    """Two trainings from one state end at the same parameters, relative to how far they moved."""
+    begin, one, other = ({n: t.double() for n, t in s.items()} for s in (first, *ends))
+    assert one.keys() == other.keys()
+    for name, alone in one.items():
+        if "first.bias" in name:  # what batch normalisation takes out has no gradient but rounding
+            continue
+        moved = (alone - begin.get(name, 0)).abs().max()
+        rounding = 1e-6 * alone.abs().max()
+        off = (other[name] - alone).abs().max()
+        assert off <= 0.02 * moved + rounding, f"{name}: off by {off:.1e}, moved by {moved:.1e}"
+
+
 @pytest.mark.slow
 @every
 def test_one_client_at_a_time_is_the_oracle_of_the_cohort(algorithm):
@@ -222,15 +236,7 @@ def test_one_client_at_a_time_is_the_oracle_of_the_cohort(algorithm):
     for chunk in (1, 3):
         state = copy.deepcopy(first)
         ends.append(play(algorithm, fed, 2, state=state, chunk=chunk)[0].flat())
-    begin, one, other = ({n: t.double() for n, t in s.items()} for s in (first.flat(), *ends))
-    assert one.keys() == other.keys()
-    for name, alone in one.items():
-        if "first.bias" in name:  # what batch normalisation takes out has no gradient but rounding
-            continue
-        moved = (alone - begin.get(name, 0)).abs().max()
-        rounding = 1e-6 * alone.abs().max()
-        off = (other[name] - alone).abs().max()
-        assert off <= 0.02 * moved + rounding, f"{name}: off by {off:.1e}, moved by {moved:.1e}"
+    trained_alike(first.flat(), *ends)
 
 
 def played_apart(algorithm, fed, state):
@@ -244,6 +250,33 @@ def played_apart(algorithm, fed, state):
         lifted = vmap_clients(loss, 1)
         each = [[lifted(c.params, c.context, b) for b in batches(c, phase, plan)] for c in both]
         yield [torch.cat(losses) for losses in each]
+
+
+@every
+def test_sparse_gradients_of_embeddings_train_as_dense_ones(algorithm):
+    """Words that no text contains move equally, by weight decay or by a control variate."""
+    if hasattr(algorithm, "server"):  # Adam would divide differences of rounding by their size
+        algorithm = dataclasses.replace(algorithm, server=sgd(1.0))
+    fed = texts()
+    fed.net = FunctionalModel(FastText(vocabulary=30, width=6), (10,), 3)
+    try:
+        first = begun(algorithm, fed)
+        dense, _ = play(algorithm, fed, 2, state=copy.deepcopy(first), chunk=1)
+    except (RuntimeError, ValueError, TypeError):
+        pytest.skip("its gate reads images")
+    fed.net = FunctionalModel(FastText(vocabulary=30, width=6, sparse=True), (10,), 3)
+    sparse, _ = play(algorithm, fed, 2, state=copy.deepcopy(first), chunk=1)
+    trained_alike(first.flat(), dense.flat(), sparse.flat())
+
+
+@pytest.mark.parametrize("client", [sgd(0.2), sgd(0.2, momentum=0.5), adam(1e-3)], ids=str)
+def test_where_gradients_cannot_be_sparse_they_are_dense(client):
+    """Under vmap, and with optimisers that move every row."""
+    fed, ends = texts(), []
+    for sparse, chunk in product((False, True), (1, 3)):
+        fed.net = FunctionalModel(FastText(vocabulary=20, width=6, sparse=sparse), (10,), 3)
+        ends.append(play(FedAvg(batch_size=4, client=client), fed, 2, chunk=chunk)[0].flat())
+    assert equal(ends[1], ends[3]) and (equal(ends[0], ends[2]) or client.is_plain)
 
 
 @every

@@ -231,6 +231,21 @@ def test_an_error_in_a_loss_names_algorithm_client_round_and_step(chunk):
     assert ("debug=True" in how) == (chunk != 1), "no advice to do what is being done"
 
 
+@value
+class Constant(FedAvg):
+    """Its loss depends on no parameter."""
+
+    def loss(self, net, params, ctx, batch):
+        return batch.weight.mean()
+
+
+@pytest.mark.parametrize("chunk", [1, None])
+def test_a_loss_without_parameters_is_refused(chunk):
+    with pytest.raises(ValueError, match=r"depends on no trained parameter of \['base\.") as told:
+        play(Constant(), make_federation(), 1, chunk=chunk)
+    assert any("Constant.loss of client" in note for note in told.value.__notes__)
+
+
 UNVMAPPED = {  # what vmap does not support in a method of one client, and what the error says
     "an if": (lambda t: t if t > 0 else -t, "an `if` on the values of a tensor; use torch.where"),
     "item": (lambda t: t * t.item(), r"\.item\(\), float\(\) or int\(\); compute with"),

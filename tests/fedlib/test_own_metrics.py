@@ -110,6 +110,10 @@ def test_compare_tells_of_clients_and_of_the_baseline(places):
     assert "worst client" in str(found) and "majority class" in found._repr_html_()
     axis = found.plot()
     assert axis.get_xlabel() == "test_accuracy" and len(axis.lines) >= 3
+    plt.figure()
+    axis = compare({"a long name " * 4: runs}).plot()
+    axis.figure.canvas.draw()
+    assert axis.get_yticklabels()[0].get_window_extent().x0 >= 0, "long names are not cut off"
     axis = compare({"mine": runs, "first": runs[:1]}).plot(plt.figure().gca())
     texts = [text.get_text() for text in axis.get_legend().get_texts()]
     assert len(axis.lines) > len(texts) == len({*texts}), "baselines of other seeds, one entry"
