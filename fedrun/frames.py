@@ -102,7 +102,7 @@ class Comparison(list[Compared]):
 
         axis, names = ax or plt.gca(), [r.method for r in self]
         if ax is None:
-            axis.figure.set_layout_engine("constrained")  # else long names would be cut off
+            plt.gcf().set_layout_engine("constrained")  # else long names would be cut off
         bars = [[max(0.0, r.mean - r.low), max(0.0, r.high - r.mean)] for r in self]
         sides = [list(side) for side in zip(*bars, strict=True)] if self else None
         axis.errorbar([r.mean for r in self], names, xerr=sides, fmt="o", label="mean, 95% CI")
