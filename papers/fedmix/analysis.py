@@ -323,7 +323,8 @@ def fig_4(
     """Draw Fig. 4: the mean client accuracy over rounds and over the traffic.
 
     A single panel is drawn side by side, several in two rows. The heading has the difference of
-    FedMix and FedAvg at equal rounds, and at FedAvg's total traffic, which is marked.
+    FedMix and FedAvg at equal rounds, and at FedAvg's total traffic, which is marked; of a single
+    panel also that of FedMix and a FedAvg of its size.
 
     Args:
         shown: the panels.
@@ -340,6 +341,9 @@ def fig_4(
     told = plotting.findings(courses, names.FEDMIX, names.FEDAVG, start="At equal rounds, ")
     start = "\nAt FedAvg's total traffic, "
     told += plotting.findings(same, names.FEDMIX, names.FEDAVG, "", start=start)
+    if len(shown) == 1:
+        start = "\nAt equal rounds and traffic, "
+        told += plotting.findings(courses, names.FEDMIX, names.WIDE[4], start=start)
     left = ["mean client test accuracy", *[""] * (len(shown) - 1)]
 
     def field(name: str, ylabel: str, x: str) -> plotting.Cell:
