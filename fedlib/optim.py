@@ -254,7 +254,7 @@ class Stepper:
                 move(lr, awake, [g for w in awake.values() if (g := w.grad) is not None])
 
     def _sgd(self, lr: float, params: Params, grads: list[Tensor]) -> None:
-        if any(g.is_sparse for g in grads):  # of plain SGD, which no fused kernel computes
+        if any(g.is_sparse for g in grads):  # plain SGD: the fused kernel takes dense ones
             for param, grad in zip(params.values(), grads, strict=True):
                 param.add_(grad, alpha=-lr)
             return

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_map_only
 
-from fedlib.models import Batch, FunctionalModel, Params, is_statistic
-from fedlib.models.text import sparse_embeddings
+from fedlib.models import Batch, FunctionalModel, Params, is_statistic, sparse_gradients
 from fedlib.optim import Optimizer, Stepper
 
 
@@ -113,7 +112,7 @@ class Program:
         self._losses = loss if self._alone else vmap_clients(loss, clients)
         self._after = after if after is None or self._alone else vmap_clients(after, clients)
         self._kind = optimizer
-        on_cpu = not any(t.is_cuda for t in trained.values())
+        on_cpu = all(t.is_cpu for t in trained.values())
         self._sparse = self._alone and on_cpu and optimizer.is_plain
         self.optimizer: Stepper | None = None
 
@@ -126,7 +125,7 @@ class Program:
     def step(self, batch: Batch) -> Tensor:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
         params, context = self._parts
-        with sparse_embeddings(self._sparse):
+        with sparse_gradients(self._sparse):
             losses, moved = self._losses({**params, **self._now()}, context, self._of_one(batch))
         loss = losses if self._alone else losses.sum()
         if self.optimizer is None:
@@ -190,7 +189,9 @@ class Program:
         would copy it into the weight's layout at every step.
         """
         if not loss.requires_grad:
-            raise ValueError(f"the loss depends on no trained parameter of {[*self._trained]}")
+            raise ValueError(
+                f"the loss depends on no trained parameter ({', '.join(self._trained)})"
+            )
         names, params = [*self._trained], [*self._trained.values()]
         grads = dict(zip(names, torch.autograd.grad(loss, params, allow_unused=True), strict=True))
         self._turned = frozenset(n for n, g in grads.items() if g is not None and _lies_turned(g))

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlib.metrics.intervals import interval
 from fedlib.metrics.own import AUC, F1, BalancedAccuracy, Metric
 
-# Elements in float64 at once: the allocator does not reuse memory of larger tensors.
+# Elements that are converted to float64 at once: the memory of larger tensors is not reused.
 AT_ONCE = 2**22
 
 

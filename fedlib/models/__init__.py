@@ -13,4 +13,4 @@ from fedlib.models.functional_model import (
     FunctionalModel, add_prefix, map_experts, select_prefix, stack,
 )  # fmt: skip
 from fedlib.models.interception import is_statistic
-from fedlib.models.text import BiLSTM, FastText
+from fedlib.models.text import BiLSTM, FastText, sparse_gradients

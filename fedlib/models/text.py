@@ -18,11 +18,11 @@ _allowed: ContextVar[bool] = ContextVar("allowed", default=False)
 
 
 @contextmanager
-def sparse_embeddings(allowed: bool) -> Iterator[None]:
+def sparse_gradients(allowed: bool) -> Iterator[None]:
     """Allow sparse gradients of embeddings, which vmap and most optimisers do not support.
 
-    A mini-batch contains few of the words of a vocabulary. With dense gradients, most of the time
-    of a step of ``FastText`` is spent on rows whose gradient is 0.
+    A mini-batch contains few of the words of a vocabulary. With dense gradients, a step of
+    ``FastText`` spends most of its time on rows whose gradient is 0.
 
     Args:
         allowed: whether they are allowed within the ``with`` statement.
@@ -76,8 +76,10 @@ class FastText(Architecture):
         vocabulary: number of token ids, with padding and unknown; others become unknown. Default:
             98,635.
         width: length of an embedding. Default: 32.
-        sparse: whether plain SGD on a CPU updates only the embeddings of the words in a mini-batch,
-            where one client is trained at a time; results differ by rounding. Default: False.
+        sparse: whether gradients of embeddings are sparse, so that a step updates only the words of
+            its mini-batch. They are dense on a GPU, under vmap (if several clients are trained
+            together), and for optimisers other than plain SGD. Results of sparse and dense
+            gradients differ by rounding. Default: False.
 
     >>> module, width = FastText(vocabulary=50, width=6).base((200,))
     >>> width
@@ -104,7 +106,7 @@ class _Words(nn.Embedding):
     """
 
     most: int | None = None
-    sparse: bool = False  # where `sparse_embeddings` allows it
+    sparse: bool = False  # where `sparse_gradients` allows it
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return ``[B, T, width]`` of token ids ``[B, T]``."""

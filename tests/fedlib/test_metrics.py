@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from playing import play
 
 from benchmarks.robustness import odd
-from fedlib import MLP, MajorityClass, MajorityClasses, MatchedHoldout, OptOut, Task
+from fedlib import MLP, MajorityClass, MajorityClasses, MatchedHoldout, OptOut, Task, metrics
 from fedlib.engine import evaluate, evaluate_global
 from fedlib.federation import OPTED_IN
 from fedlib.metrics import gradient_divergence, over_clients
@@ -51,6 +51,20 @@ def test_divergence_per_expert_equals_every_experts_double_sum(clients, experts,
         assert float(got[k]) == pytest.approx(expected, abs=1e-9) and float(got[k]) >= 0
         alone = gradient_divergence(updates[:, k], weights[:, k])
         assert alone.ndim == 0 and float(alone) == pytest.approx(float(got[k]), abs=1e-12)
+
+
+@pytest.mark.parametrize("at_once", [0, 1, 24, 10**6], ids=str)
+def test_divergence_does_not_depend_on_how_many_clients_are_converted_at_once(at_once, monkeypatch):
+    monkeypatch.setattr(metrics, "AT_ONCE", at_once)
+    rng = torch.Generator().manual_seed(0)
+    updates, weights = torch.randn(5, 2, 3, 2, generator=rng), torch.rand(5, 2, generator=rng)
+    updates[3] = 0
+    got = gradient_divergence(updates, weights)
+    for k in range(2):
+        expected = double_sum(updates[:, k].flatten(1).tolist(), weights[:, k].tolist())
+        assert float(got[k]) == pytest.approx(expected, abs=1e-9)
+    nobody = gradient_divergence(updates[:0], weights[:0])
+    assert nobody.shape == (2,) and not nobody.any()
 
 
 BY_HAND = GOLDEN["divergence"]
