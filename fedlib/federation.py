@@ -33,7 +33,7 @@ class Augmentation:
 
     Attributes:
         numbers: random numbers per example, at least 1.
-        images_only: whether data that are no images stay unchanged.
+        images_only: whether data that are not images stay unchanged.
 
     >>> from dataclasses import replace
     >>> from fedrun import tiny

@@ -13,6 +13,8 @@ from filelock import FileLock, Timeout
 
 from fedlib.progress import quiet
 
+OLD = ".{}.old"  # name of a folder while another one takes its place
+
 
 def write(target: Path, put: Callable[[Path], Any]) -> None:
     """Write a file or a folder atomically: what is at ``target`` is complete, the old or the new.
@@ -30,17 +32,41 @@ def write(target: Path, put: Callable[[Path], Any]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         put(temporary)
         if temporary.is_dir():
-            shutil.rmtree(target, ignore_errors=True)  # a folder replaces no other folder
+            _replace_folder(temporary, target)
         else:
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
-        os.replace(temporary, target)
+            os.replace(temporary, target)
     finally:
         _remove(temporary)
 
 
+def _replace_folder(new: Path, target: Path) -> None:
+    """Rename a folder to ``target``; the old one is deleted afterwards, or restored by ``clean``.
+
+    No system call of Python's replaces a folder that is not empty, so for a moment there is none.
+    """
+    old = target.with_name(OLD.format(target.name))
+    if target.exists():
+        _remove(old)
+        os.replace(target, old)
+    try:
+        os.replace(new, target)
+    except OSError:
+        _restore(old, target)
+        raise
+    _remove(old)
+
+
+def _restore(old: Path, target: Path) -> None:
+    if old.exists() and not target.exists():
+        os.replace(old, target)
+
+
 def clean(folder: Path, name: str = "*") -> None:
-    """Delete temporary files of killed processes; the caller must hold the lock.
+    """Delete temporary files of killed processes, and restore what they were about to replace.
+
+    The caller must hold the lock.
 
     Args:
         folder: the folder to clean.
@@ -48,6 +74,9 @@ def clean(folder: Path, name: str = "*") -> None:
     """
     for path in folder.glob(f".{name}.*.tmp"):
         _remove(path)
+    for old in folder.glob(OLD.format(name)):
+        _restore(old, folder / old.name.removeprefix(".").removesuffix(".old"))
+        _remove(old)
 
 
 def _remove(path: Path) -> None:

@@ -118,13 +118,15 @@ class Optimizer:
         name: "sgd", "adam", "adamw", or the name of a class of ``torch.optim`` (``ELEMENTWISE``),
             for which settings left at their defaults here take the class's defaults. Default:
             "sgd".
-        lr: the learning rate; one above 1000, also among ``rates``, warns. Default: 0.05.
+        lr: the learning rate. A value above 1000, here or in ``rates``, raises a warning.
+            Default: 0.05.
         momentum: momentum factor of SGD. Default: 0.
         weight_decay: weight decay. Default: 0.
         betas: decay rates of the two moments of Adam, in [0, 1). Default: (0.9, 0.999).
         eps: added to Adam's denominator. Default: 1e-8.
         rates: pairs (prefix of parameter names, learning rate) that override ``lr``. A prefix that
-            matches no parameter raises ValueError when the run starts. Default: none.
+            matches no parameter raises ValueError when the parameters are known: when the run
+            starts, and for models that the server trains, in its first round. Default: none.
         nesterov: whether SGD uses Nesterov momentum. Default: False.
         clip: the maximal norm of a client's gradient over all parameters, or of the server's
             pseudo-gradient; None for no clipping. Default: None.
@@ -154,6 +156,9 @@ class Optimizer:
     options: tuple[tuple[str, bool | float | tuple[float, float]], ...] = ()
 
     def check(self) -> None:
+        for name, rate in self.rates:
+            if not rate >= 0:
+                raise ValueError(f"the learning rate of {name!r} must be at least 0, got {rate}")
         if max(self.lr, *(lr for _, lr in self.rates), 0.0) > ABSURD:
             what = f"a learning rate is greater than {ABSURD:g}, with which training diverges"
             warnings.warn(what, stacklevel=2)

@@ -57,7 +57,7 @@ def view(
     where, called = (torch.as_tensor(numbers, device=x.device) for numbers in (example, call))
     labels = torch.as_tensor(tables, device=x.device)[called].gather(1, y[where, None])[:, 0]
     images = x[where]
-    if len(angles) > 1:
+    if rotated:
         if images.ndim != 4 or images.dtype != torch.uint8:
             raise ValueError("only images stored as uint8 can be rotated")
         for number in np.unique(turn).tolist():

@@ -245,7 +245,7 @@ def to_dict(item: Any) -> Any:
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
         cls = type(item)
         if "__kind__" not in vars(cls):
-            raise TypeError(f"{cls.__name__} is no kind of value: decorate it with @value")
+            raise TypeError(f"{cls.__name__} is not a kind of value: decorate it with @value")
         kind = vars(cls)["__kind__"]
         _KINDS.setdefault(kind, cls)  # on a cluster, classes of a notebook are unpickled
         names = getattr(cls, "stored_as", {})
@@ -348,9 +348,9 @@ def _read(node: ast.expr, text: str) -> Any:
                 if isinstance(found := ast.literal_eval(node), int | float | str | None):
                     return found
         case ast.Name(id=name):
-            raise _unknown(f"{name!r} is no value: write Kind(...)", name)
+            raise _unknown(f"{name!r} is not a value: write Kind(...)", name)
     part = short_repr(ast.get_source_segment(text, node) or text)
-    raise ValueError(f"{part} is no part of a value's code: only Kind(...) and literals are")
+    raise ValueError(f"{part} is not allowed in a value's code: only Kind(...) and literals are")
 
 
 def _changed(item: Any) -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""The mini-batches of an experiment, for whoever checks an algorithm against a plain loop."""
+"""The mini-batches of an experiment, for checking an algorithm against a plain loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedrun.experiment import Experiment, built
 
 
 class MiniBatch(NamedTuple):
-    """One mini-batch of one client, as the engine trains on it.
+    """One mini-batch of one client, as the engine trains on it, before ``Task.augment``.
 
     Args:
         round: number of the round, from 1, as in ``RoundInfo``.
@@ -42,10 +42,10 @@ def batches(experiment: Experiment, device: str = "cpu") -> Iterator[MiniBatch]:
     """Yield the mini-batches of all rounds: client after client, phase after phase, in their order.
 
     A plain loop over them computes what ``run`` and ``simulate`` do, so that it checks an algorithm
-    of one's own; docs/ALGORITHMS.md has an example.
+    of one's own; docs/ALGORITHMS.md has an example. Examples are not augmented.
 
     Args:
-        experiment: the experiment, of which earlier stages are not included.
+        experiment: the experiment; its earlier stages are not included.
         device: where the examples are. Default: "cpu".
 
     >>> first = next(batches(tiny))

@@ -162,6 +162,9 @@ class Experiment:
             Selection(self.cohort)  # raises for an invalid number or fraction
         if self.local_stage is not None and self.first_stage is None:
             raise ValueError("local_stage needs a first stage: set `first_stage` too")
+        if self.select != "last" and not self.evaluate_every:
+            need = "evaluate_every of at least 1: only evaluated rounds can be selected"
+            raise ValueError(f"select={self.select!r} needs {need}")
         if self.stop is not None and (self.select != "last" or not self.evaluate_every):
             need = "evaluate_every of at least 1, the interval of its checks, and select='last'"
             raise ValueError(f"stop selects the best of its own checks: it needs {need}")
@@ -334,10 +337,11 @@ class Result:
         This is the network itself if the algorithm predicts with one network, and otherwise a
         ``fedlib.engine.as_module.Trained``, which holds what the algorithm's ``predict`` needs. Its
         ``forward`` takes examples ``[B, ...]``, images as ``[B, channels, height, width]``, and
-        returns logits ``[B, classes]``, whose softmax is p(y|x). It expects inputs normalised with
-        the mean and std of ``experiment.task.fit(experiment.seed)``, (x - mean) / std, pixels after
-        division by 255; ``fedrun.predict`` normalises them itself. ``state_dict`` and torch's
-        exporters work as for any module.
+        returns logits ``[B, classes]``, whose softmax is p(y|x). It expects inputs as in training:
+        ``fitted = experiment.task.fit(experiment.seed)``, or that of ``experiment.stages[0]`` if
+        an earlier stage has the same data set; then numbers (x - ``fitted.mean``) / ``fitted.std``,
+        pixels after division by 255, and the token ids ``fitted.ids[x]``. ``fedrun.predict`` does
+        this itself. ``state_dict`` and torch's exporters work as for any module.
 
         Args:
             client: id or name of the client whose model is returned, or None for the model that a

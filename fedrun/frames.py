@@ -12,6 +12,7 @@ import numpy as np
 
 from fedlib.data import DatasetError
 from fedlib.metrics.intervals import LEAST_SEEDS, Limits, interval
+from fedlib.privacy.labels import OF_LABELS
 from fedlib.values import short_repr
 from fedrun.baseline import Baselines, mean_of
 from fedrun.experiment import COLUMNS, LOSSES, Result
@@ -28,7 +29,7 @@ class Compared(NamedTuple):
         method: name of the method.
         mean: mean over seeds.
         low, high: ends of its 95% confidence interval; NaN for fewer than three seeds, if a seed
-            has no value, and if all have the same, of which no interval can be estimated.
+            has no value, and if all have the same, from which no interval can be estimated.
         seeds: number of runs.
         ahead: mean difference to the first method over the seeds of both; NaN for the first.
         ahead_low, ahead_high: ends of the 95% confidence interval of these paired differences; NaN
@@ -124,7 +125,7 @@ def frame(results: Mapping[str, Iterable[Result]]) -> pd.DataFrame:
     Returns:
         a frame with the columns method, seed, round, metric, client, expert, item and value, and
         client_name and class_name, which are "" if a row has no client or class, or this has no
-        name. The item is a class in metrics that begin with "label", and in FedMix's q(z|y).
+        name. The item is a class in the metrics of ``audit_labels`` and in FedMix's q(z|y).
         Next to each accuracy that ``run`` logs, the column majority has that of the majority-class
         baseline for the same client; it is NaN for other metrics, and if the data of a run are
         missing, or data or code have changed since.
@@ -240,7 +241,7 @@ def _names(result: Result) -> dict[str, list[str]]:
         classes = {str(label): name for label, name in enumerate(result.class_names)}
     q = ["q"] if getattr(result.experiment.algorithm, "condition", "") == "label" else []
     client, metric, item = (result.metrics[n].to_pylist() for n in ("client", "metric", "item"))
-    of_class = [m.startswith("label") or m in q for m in metric]
+    of_class = [m in OF_LABELS or m in q for m in metric]
     pairs = zip(item, of_class, strict=True)
     return {
         "client_name": [clients.get(one, "") for one in client],

@@ -16,7 +16,7 @@ def grid(experiment: Experiment, **values: Iterable[Any]) -> list[Experiment]:
     """Return an experiment for every combination of values, which ``sweep`` trains.
 
     Args:
-        experiment: the experiment whose other fields stay.
+        experiment: the base experiment; its other fields are kept.
         values: lists of values by the name of a field of the algorithm, or else of the experiment.
 
     Raises:

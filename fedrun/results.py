@@ -55,7 +55,8 @@ def export(results: Iterable[Result], name: str) -> Path:
         ValueError: if a run was trained by uncommitted code or code of an unknown commit. Nothing
             is written then.
     """
-    runs = {r.experiment.key: r for r in results}
+    # Under the key at the time of training: user-defined code may have changed since.
+    runs = {(r.pinned or r.experiment).key: r for r in results}
     target = paths.results() / f"{name}.parquet"
     if refused := [r for r in runs.values() if dirty(r.provenance)]:
         raise ValueError(refusal(refused))
@@ -90,7 +91,8 @@ def refusal(results: Sequence[Result]) -> str:
 
 def _table(key: str, result: Result) -> pa.Table:
     metrics = tidy(result.metrics)
-    run = {"spec": spec_of(result.experiment), "provenance": result.provenance}
+    spec = spec_of(result.pinned or result.experiment)
+    run = {"spec": spec, "provenance": result.provenance}
     columns = {"key": key, "run": json.dumps(run, sort_keys=True)}
     first = pa.array([0] * metrics.num_rows, pa.int32())
     table = {n: pa.DictionaryArray.from_arrays(first, [text]) for n, text in columns.items()}

@@ -32,9 +32,11 @@ from fedlib.engine.evaluate import (
 )
 from fedlib.engine.protocol import eval_view, train_view
 from fedlib.engine.rounds import SPLITS as ADAPTED
+from fedlib.engine.selection import Selection, cohort_size
 from fedlib.federation import Federation
 from fedlib.parallel import all_cores, delay_keyboard_interrupt
 from fedlib.privacy import audit
+from fedlib.privacy.labels import OF_LABELS
 from fedlib.progress import Watcher, callback, quiet
 from fedlib.tasks import device_name, pick_device
 from fedlib.values import check_type, short_repr
@@ -51,9 +53,7 @@ OF_THE_END = ("everywhere_accuracy", "kept_round")  # metrics that only the last
 COHORT_NLL = "cohort_validation_nll"  # the loss that `CohortEarlyStop` checks
 LOGGED = {  # names that `log_metrics` of an algorithm must not use
     "train_loss", "bytes_down", "bytes_up", "divergence", "examples", "opted_in", "global_accuracy",
-    "client_bytes_down", "client_bytes_up", "label_share", "label_set_from_phi",
-    COHORT_NLL, *OF_THE_END,
-    *(f"labels_from_{part}" for part in ("bias", "weights", "q", "phi", "phi_cohort")),
+    "client_bytes_down", "client_bytes_up", COHORT_NLL, *OF_THE_END, *OF_LABELS,
     *(f"adapted_{part}_accuracy" for part in ADAPTED),
     *(f"{part}_{of}" for part in SPLITS for of in SCORES),
 }  # fmt: skip
@@ -314,7 +314,10 @@ def require_params(algorithm: FedAvg, state: State) -> None:
     params, kind = _params_of(state), type(algorithm).__name__
     phases = algorithm.phases()
     moving = [phase.trained_names(params, state.client_params) for phase in phases]
-    asked = [(f"{kind}.server.rates", prefix) for prefix, _ in algorithm.server.rates]
+    server = algorithm
+    while isinstance(of := getattr(server, "of", None), FedAvg) and algorithm.communicates:
+        server = of  # a wrapper such as Private steps with its `server`
+    asked = [(f"{type(server).__name__}.server.rates", name) for name, _ in server.server.rates]
     for phase in phases:
         asked += [(f"{kind}.phases", prefix) for prefix in phase.train]
         asked += [(f"the rates of {kind}'s clients", n) for n, _ in phase.optimizer.rates]
@@ -380,7 +383,7 @@ class Training:
         interval = checkpoint_interval(CHECKPOINT_SECONDS)
         e, saved = self.experiment, time.monotonic()
         resumed = kept is not None and kept.completed > 0 and self._fits(kept.state)
-        kept = kept if resumed else _shorter(e)
+        kept = kept if resumed or self.how.again else _shorter(e)
         first = self._resume(kept) if kept else self._begin()
         bar = callback(self.how.progress, type(e.algorithm).__name__, e.rounds, self.start)
         with bar as tell, delay_keyboard_interrupt(not self.how.debug) as interrupted:
@@ -405,7 +408,8 @@ class Training:
                 if resumed:
                     at = f" was resumed from the checkpoint of round {self.start}, and {error}"
                     self.folder.discard(at)
-                    return Training(e, built(e, self.how.device), self.how).play(None)
+                    afresh = self.how._replace(again=True)
+                    return Training(e, built(e, afresh.device), afresh).play(None)
                 raise self._diverged(error) from error
         self.save()
         made = provenance.of_run(self.fed, self.segments(), self.state, self.ending)
@@ -476,6 +480,8 @@ class Training:
         ``earlier`` are the final states of the stages before.
         """
         state = initial_state(self.experiment, self.fed, earlier)
+        self._require_selectable(state)
+        self._warn_of_untrained()
         if (single := int((self.fed.train.sizes == 1).sum())) and not quiet():
             of = f"{single} of {self.fed.num_clients} clients have a single training example"
             warnings.warn(
@@ -485,6 +491,27 @@ class Training:
         if self.fed.participating_view() is not self.fed:  # some opted out
             self.log.clients(0, "opted_in", self.fed.ids, self.fed.participating_view().train.sizes)
         return state
+
+    def _require_selectable(self, state: State) -> None:
+        """Raise ValueError if the best round cannot be selected, or training stopped, as asked."""
+        stop, select = self.experiment.stop, self.experiment.select
+        if (stop is not None or select != "last") and not self.seen.validation.sizes.any():
+            why = "the best round cannot be selected, and training cannot be stopped early"
+            raise ValueError(f"no validation examples: {why}")
+        if stop is not None and stop.before_update and state.client_params:
+            names = ", ".join(state.client_params)
+            why = f"{names} of the clients are updated in place"
+            raise ValueError(f"before_update needs the model at the start of a round, but {why}")
+
+    def _warn_of_untrained(self) -> None:
+        """Warn if clients that train alone are certainly in no cohort."""
+        e, clients = self.experiment, self.seen.num_clients
+        alone = not e.algorithm.communicates and e.algorithm.phases() and not quiet()
+        size = e.cohort.size if isinstance(e.cohort, Selection) else e.cohort
+        most = e.rounds * cohort_size(size, clients)
+        if alone and most < clients:
+            which = f"{type(e.algorithm).__name__} trains at most {most} of {clients} clients"
+            warnings.warn(f"{which}: set cohort=1.0 to train all of them", stacklevel=2)
 
     def log_round(self, state: State, completed: int, report: Report | None) -> float:
         """Log a round and keep its state; return the mean training loss."""
@@ -614,11 +641,6 @@ class Training:
         """Log the loss that early stopping checks: the cohort's mean validation NLL."""
         assert self.experiment.stop is not None
         if self.experiment.stop.before_update:
-            if names := ", ".join(self.state.client_params):
-                why = f"{names} of the clients have already been updated in place"
-                raise ValueError(
-                    f"before_update needs the model at the start of a round, but {why}"
-                )
             held = self._validated(self.state)
         known = held.nll[report.clients]
         known = known[~np.isnan(known)]
@@ -629,12 +651,7 @@ class Training:
         """Copy the state if it is the best so far and the experiment has ``select`` or ``stop``."""
         e, now = self.experiment, self._rivals
         some = self.seen.ids[np.flatnonzero(self.seen.validation.sizes)]
-        if e.select == "last" and e.stop is None:
-            return
-        if not len(some):
-            why = "the best round cannot be selected, and training cannot be stopped early"
-            raise ValueError(f"no validation examples: {why}")
-        if not completed and e.select != "best":
+        if (e.select == "last" and e.stop is None) or (not completed and e.select != "best"):
             return
         if e.stop is not None:
             at = e.stop.best(self._checks)[0]

@@ -75,7 +75,9 @@ def predict(
 def evaluate(
     result: Result, data: Any, client: int | str | None = None, *, device: str = "auto"
 ) -> Evaluation:
-    """Score a trained model on new labelled examples; ``Result.per_client`` has those of the run.
+    """Score a trained model on new labelled examples.
+
+    The scores on the run's own test examples are in ``Result.per_client``.
 
     Args:
         result: a run whose final state is stored.

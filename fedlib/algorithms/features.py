@@ -1,4 +1,4 @@
-"""How near the private bases of clients bring features to those of a centrally trained model."""
+"""Similarity between the features of private bases and of a centrally trained model."""
 
 from dataclasses import replace
 

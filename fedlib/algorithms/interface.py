@@ -1,4 +1,4 @@
-"""What an algorithm is written with: the one import line of its author.
+"""Everything that is needed to write an algorithm, in one import.
 
     from fedlib.algorithms.interface import Batch, Net, Params, State, value
 

@@ -37,6 +37,9 @@ class Local(NoServer):
     (``Experiment.first_stage``) every client starts from that stage's global model, or after
     ``IFCA`` from its cluster's: this is the baseline "fine-tuned".
 
+    Train for one round with all clients (``rounds=1, cohort=1.0``): a client that is in no cohort
+    is not trained.
+
     Args:
         stop: early stopping of each client on its own validation loss, or None. Default: None.
         model: the network, None for the task's model. Default: None.
@@ -128,6 +131,7 @@ class NewClients(LaterStage):
 
     FedAvg has no local parameters, so new clients use its global model. This is a second stage:
     ``Experiment.first_stage`` trained ``of`` on other clients of a partition (``ClientSubset``).
+    Train for one round with all new clients (``rounds=1, cohort=1.0``).
 
     Args:
         of: the algorithm of the first stage. Its clients must train local parameters by minimising
@@ -203,10 +207,10 @@ class MajorityClass(NoServer):
 
         p(y|x, s) = (n_sy + 1) / (N_s + C)     n_sy examples of label y, C labels
 
-    The accuracy is the share of the majority class, with ties decided for the smallest label, and
-    nll is that of the smoothed label distribution, which is finite for every label. A new client
-    gets the majority class of all participating examples; opted-out examples count for their own
-    client only. Nothing is trained or sent; use one round.
+    The accuracy is the share of the majority class (of classes with equal counts, the smallest
+    label), and nll is that of the smoothed label distribution, which is finite for every label. A
+    new client gets the majority class of all participating examples; opted-out examples count for
+    their own client only. Nothing is trained or sent; use one round.
 
     Args:
         other arguments: as in ``FedAvg``; none has an effect.

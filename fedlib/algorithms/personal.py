@@ -347,7 +347,8 @@ class FedALA(PersonalCopy):
         v_s <- v_s + A_s (w - v_s), then SGD on F_s from there; v_s is averaged and stays
 
     The base of v_s starts from the server's. v_s is the client's model at the end of its last
-    round, and before its first one the initial model, with which nothing is mixed.
+    round, and before its first one the initial model. In round 0 this is also the server's, so that
+    nothing is mixed; a client that first takes part later mixes the initial head with the server's.
 
     Args:
         rate: learning rate eta of A_s, above 0. Default: 1.0.

@@ -36,7 +36,9 @@ class WeightedSums(FedAvg):
         sums = of.aggregate is FedAvg.aggregate and not isinstance(self.of, NoServer)
         weighs = of.weights is not FedAvg.weights and of.client_weight is FedAvg.client_weight
         if not sums or weighs:
-            raise ValueError(f"{kind} hands a server sums, and {of.__name__} needs more than these")
+            raise ValueError(
+                f"the server of {kind} sees only weighted sums, and {of.__name__} needs more"
+            )
         for field in fields(FedAvg):
             if getattr(self, field.name) != field.default:
                 raise ValueError(f"{kind} trains as `of` does: give {field.name} to `of`")
@@ -146,7 +148,7 @@ def clipped(parts: Params, most: float) -> Params:
     tensor([[0.6000, 0.8000],
             [0.3000, 0.4000]])
     """
-    squares = [t.square().flatten(1).sum(1) for _, t in sorted(parts.items())]
+    squares = [t.square().reshape(len(t), -1).sum(1) for _, t in sorted(parts.items())]
     if not squares:
         return {}
     length = torch.stack(squares).sum(0).sqrt()

@@ -211,7 +211,15 @@ def fitted(
     optimizer: Optimizer, params: Params, losses: Iterable[Callable[[Params], Tensor]],
     memory: Params | None = None,
 ) -> tuple[Params, Params]:  # fmt: skip
-    """Return the parameters after a step on each loss at the server, and the optimiser's memory."""
+    """Return the parameters after a step on each loss at the server, and the optimiser's memory.
+
+    Raises:
+        ValueError: if a prefix of the optimiser's ``rates`` matches no parameter.
+    """
+    for prefix, _ in optimizer.rates:
+        if not any(name.startswith(prefix) for name in params):
+            known = ", ".join(params)
+            raise ValueError(f"rates: no parameter begins with {prefix!r}; there are {known}")
     own = {n: t.clone().requires_grad_() for n, t in params.items()}
     stepper = optimizer.build(own, memory=memory)
     for loss in losses:

@@ -151,6 +151,8 @@ def _found(name: str) -> tuple[str, str, Callable[[], Dataset]]:
         return "parquet", str(folder), partial(_decoded, name, record, folder, files)
     if data := cache.sound(name):
         return "cache", where, lambda: data
+    if not record and (data := cache.settled(name)):
+        return "cache", where, lambda: data
     if not record:
         raise DatasetError(f"{name!r} in {where} is damaged: add its arrays again")
     if name.endswith(SAMPLE):
@@ -297,7 +299,7 @@ def _fetched(repository: str | Path, folder: str, record: Record) -> parquet.Fil
 def _local(place: Path, folder: str, record: Record) -> parquet.Files:
     """Return the files of a dataset in a local folder; DatasetError names the expected files."""
     if not place.is_dir():
-        raise DatasetError(f"{place} is no folder: name the one that holds {record.splits}")
+        raise DatasetError(f"{place} is not a folder: name the one that holds {record.splits}")
     inner = sorted(p for how in ("*", f"*/{folder}") for p in place.glob(how) if p.is_dir())
     for homes in ([place / folder], [place], inner):
         found = {home: files for home in homes if (files := parquet.files_of(home, record))}

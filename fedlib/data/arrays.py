@@ -138,6 +138,7 @@ def _as_kept(splits: dict[str, Split], names: list[str], normalise: bool) -> dic
 
 def added() -> tuple[str, ...]:
     """Return the names of all user-defined datasets."""
+    cache.restore()
     names = []
     for path in sorted(cache.folder().glob(f"[!.]*/{cache.META}")):
         with suppress(DatasetError):
@@ -163,8 +164,8 @@ def checked(split: str, part: Given, tokens: bool | None = None) -> Split:
     given = [("features", part[0]), ("labels", part[1]), *columns.items()]
     try:
         for what in (name for name, values in given if np.ma.is_masked(values)):
-            wrong = "has masked values, which would count as what lies below: fill them, or leave"
-            raise ValueError(f"{what!r} {wrong} these examples out")
+            wrong = "has masked values: fill them, or leave these examples out"
+            raise ValueError(f"{what!r} {wrong}")
         tables.require_same_rows(*given)
         kept = {str(name): _column(str(name), values) for name, values in columns.items()}
         if len(kept) < len(columns):
@@ -205,6 +206,9 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
 def labels_of(given: Any) -> NDArray[np.int64]:
     """Return labels as int64; raise ValueError for labels that are not integers from 0."""
     y = np.array(given)
+    some = y.tolist() if y.ndim == 1 and y.dtype.kind in "fO" else ()
+    for missing in (i for i, label in enumerate(some) if tables.missing(label)):
+        raise ValueError(f"example {missing:,} has no label: leave it out")
     y = np.array(y.tolist()) if y.dtype == object else y  # such as pandas' nullable integers
     need = "labels must be integers 0.. in [N], one for each example"
     if y.ndim != 1 or y.dtype.kind not in "iub":

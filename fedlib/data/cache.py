@@ -59,7 +59,10 @@ def get(name: str, state: Any, about: dict[str, Any], build: Callable[[], Made])
             if state and (found := sound(name, state)):
                 return found  # another process has built it meanwhile
             files.clean(folder(), name)
-            files.write(folder() / name, partial(_write, state, about, build()))
+            splits, vocabulary = build()
+            meta = _meta(state, about, _with_test(splits), vocabulary)
+            if state or not _holds(name, meta):  # other processes may be reading the same arrays
+                files.write(folder() / name, partial(_write, splits, meta))
             return read(name)
     except OSError as error:
         now = "free some space, or set FEDLIB_CACHE to a folder that can be written"
@@ -74,18 +77,53 @@ def sound(name: str, state: Any = None) -> Dataset | None:
     return None
 
 
+def restore() -> None:
+    """Wait for processes that replace an entry, and restore those of processes that were killed."""
+    for old in folder().glob(files.OLD.format("*")):
+        settled(old.name.removeprefix(".").removesuffix(".old"))
+
+
+def settled(name: str) -> Dataset | None:
+    """Return the dataset of an intact entry, or None, when no process is writing it any more."""
+    with suppress(OSError), files.lock(folder() / f"{name}.lock"):
+        files.clean(folder(), name)
+    return sound(name)
+
+
 def stamp(path: Path) -> list[int]:
     """Return size and modification time of a file, by which changes are detected."""
     now = path.stat()
     return [now.st_size, now.st_mtime_ns]
 
 
-def _write(state: Any, about: dict[str, Any], made: Made, entry: Path) -> None:
-    """Write an entry into a new folder. A missing test split becomes an empty one."""
-    splits, vocabulary = made
+def _with_test(splits: dict[str, Split]) -> dict[str, Split]:
+    """Return splits with a test split, an empty one if there is none."""
     train = splits["train"]
     nothing = {n: values[:0] for n, values in train.columns.items()}
     splits.setdefault("test", Split(train.features[:0], train.labels[:0], nothing))
+    return splits
+
+
+def _meta(
+    state: Any, about: dict[str, Any], splits: dict[str, Split], vocabulary: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the description of an entry, without its files."""
+    made = _fingerprint(splits, vocabulary, None if state else about)
+    own = {"version": VERSION, "vocabulary": vocabulary, "fingerprint": made}
+    return {"state": state, **about} | own
+
+
+def _holds(name: str, meta: dict[str, Any]) -> bool:
+    """Return whether an intact entry has a description already."""
+    wanted = json.loads(json.dumps(meta))
+    with suppress(DatasetError):
+        now = meta_of(name)
+        return read(name) is not None and {n: now.get(n) for n in wanted} == wanted
+    return False
+
+
+def _write(splits: dict[str, Split], meta: dict[str, Any], entry: Path) -> None:
+    """Write an entry into a new folder."""
     entry.mkdir()
     for split, part in splits.items():
         _save(entry / f"{split}.features.npy", part.features)
@@ -94,12 +132,7 @@ def _write(state: Any, about: dict[str, Any], made: Made, entry: Path) -> None:
             if not re.fullmatch(r"[\w.-]+", column):
                 raise DatasetError(f"column {column!r}: a name may have letters, digits and _.-")
             _save(entry / f"{split}.{EXTRA}{_in_ascii(column)}.npy", values)
-    meta = {"state": state, **about} | {
-        "version": VERSION,
-        "vocabulary": vocabulary,
-        "fingerprint": _fingerprint(splits, vocabulary, None if state else about),
-        "files": {path.name: stamp(path) for path in sorted(entry.iterdir())},
-    }
+    meta = meta | {"files": {path.name: stamp(path) for path in sorted(entry.iterdir())}}
     meta["sum"] = zlib.crc32(json.dumps(meta).encode())
     (entry / META).write_text(json.dumps(meta), "utf-8")
 

@@ -6,8 +6,9 @@ backward pass, and the optimiser. It reads and writes fixed addresses, so that e
 differs between rounds is copied into buffers before the first step.
 
 The environment variable FEDLIB_GRAPHS=1 turns it on. A phase is captured when its shapes appear for
-the second time in a process. Until then it is trained step by step, as it is on a CPU, with other
-optimisers than SGD, Adam and AdamW, and after a capture has failed, of which a warning tells.
+the second time in a process. Until then it is trained step by step. This is also done on a CPU,
+with optimisers other than SGD, Adam and AdamW, and if a capture has failed, which a warning
+reports.
 """
 
 import warnings

@@ -28,7 +28,7 @@ class Scores:
         accuracy: of each client, float64 ``[clients]``; nan for a client without examples.
         nll: mean negative log-likelihood of each client in nats, float64 ``[clients]``.
         gate: mean of p(z|x, s) over the examples of each label, float64 ``[classes, K]``; None if
-            the model is no mixture.
+            the model is not a mixture.
     """
 
     accuracy: np.ndarray

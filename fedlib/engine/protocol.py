@@ -141,7 +141,7 @@ class State:
         server_memory: other tensors that an algorithm keeps at the server, by name, such as the
             cluster of each client. An entry stays until it is replaced.
         round: the index of the current round, or of the last completed one, from 0. In
-            ``Moment.round`` and in curves, which count completed rounds, the first round is 1.
+            ``RoundInfo.round`` and in curves, which count completed rounds, the first round is 1.
         seed: the experiment's seed. Random numbers at the server depend on it and on ``round``.
 
     >>> from fedrun import simulate, tiny
@@ -240,7 +240,7 @@ class Prediction(NamedTuple):
 
     Args:
         logp: log p(y|x), ``[B, classes]``.
-        gate: weights of the K experts, ``[B, K]``; K = 0 if the model is no mixture.
+        gate: weights of the K experts, ``[B, K]``; K = 0 if the model is not a mixture.
     """
 
     logp: Tensor
@@ -403,9 +403,9 @@ class Algorithm(Protocol):
     def client_constants(self, fed: Federation, state: State, clients: Tensor) -> Params:
         """Return constants that differ between clients, ``[clients, ...]`` each.
 
-        Called for each group of clients in training and evaluation. Clients with different numbers
-        under the name ``SHAPES`` may have parameters of different shapes; they are trained in
-        separate groups.
+        Called for the whole cohort in training, and for each group of clients in evaluation.
+        Clients with different numbers under the name ``SHAPES`` may have parameters of different
+        shapes; they are trained in separate groups.
 
         Args:
             fed: the federation.
@@ -419,7 +419,7 @@ class Algorithm(Protocol):
     def round_constants(self, fed: Federation, state: State) -> Params:
         """Return constants of a round that all clients share, without a client axis.
 
-        Called for each group of clients in training and evaluation.
+        Called once per round in training, and for each group of clients in evaluation.
 
         Args:
             fed: the federation.
@@ -502,7 +502,8 @@ class Algorithm(Protocol):
     def weights(self, fed: Federation, state: State, clients: Tensor, messages: Params) -> Params:
         """Return the weights of clients in the average of each message.
 
-        Called once per round, after local training.
+        Called after local training, by the engine to log the gradient divergence and by
+        ``FedAvg.aggregate``. It must not change its arguments.
 
         Args:
             fed: the federation.
@@ -684,10 +685,10 @@ def tensors(algorithm: Algorithm, hook: str, found: Any, clients: int | None = N
         hook: the name of the hook.
         found: what it returned.
         clients: if given, the length that the first axis of every tensor must have. This catches a
-            missing client axis, which would otherwise be taken for one if there is one client only.
+            missing client axis, which would go unnoticed with a single client.
 
     Raises:
-        TypeError: if it is no dictionary, or an entry is no tensor.
+        TypeError: if it is not a dictionary, or an entry is not a tensor.
         ValueError: if the first axis has another length.
     """
     where = f"{type(algorithm).__name__}.{hook}"

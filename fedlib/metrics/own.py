@@ -13,8 +13,8 @@ class Metric:
     """A function of a client's labels, predicted probabilities and side information.
 
     An experiment logs it for every client's test and validation examples in each evaluated round:
-    ``Experiment(..., metrics=(F1(), AUC()))`` logs ``test_f1`` and ``validation_auc``. One's own is
-    a subclass.
+    ``Experiment(..., metrics=(F1(), AUC()))`` logs ``test_f1`` and ``validation_auc``. To define
+    a metric, subclass this class.
 
     >>> @value
     ... class Confidence(Metric):
@@ -38,7 +38,8 @@ class Metric:
         Args:
             labels: int64 ``[N]``.
             probabilities: float64 ``[N, classes]``, whose rows have the sum 1.
-            side: further columns of the data set that experiments may read, ``[N]`` each, by name.
+            side: the side information of the partition, such as "angle" of ``Rotated``, int64
+                ``[N]`` each, by name. Columns of the data set are not included.
         """
         raise NotImplementedError(f"{type(self).__name__} must define __call__")
 
@@ -81,7 +82,8 @@ class F1(Metric):
 class AUC(Metric):
     """The mean area under the ROC curve, one class against the rest.
 
-    Over the classes that are the label of some but not all of a client's examples; NaN without one.
+    The mean is over classes that are the label of some, but not all, of a client's examples; it is
+    NaN if there is none.
 
     >>> import numpy as np
     >>> AUC()(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]]), {})

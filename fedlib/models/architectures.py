@@ -44,7 +44,8 @@ class Architecture:
     """
 
     reads_tokens: ClassVar[bool | None] = None
-    """Whether inputs are token ids instead of numbers. Default: None, if it has an embedding."""
+    """Whether inputs are token ids, not numbers. Default: None, which means that it is so if the
+    module has an embedding."""
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the feature extractor and the number D of its features.
@@ -81,8 +82,9 @@ class LeNet(Architecture):
         channel_dropout: dropout probability of the channels after the last convolution, as for
             the gate in Table 1 of Isaksson et al. (2022). Default: 0.
         output: "softmax" reproduces a mistake in the released code of Listo Zec et al. (2021),
-            which uses p in place of log p, so that the loss is -p(y). Only ``FedAvg``, ``Local``,
-            ``Mixture`` and ``IFCA`` read this. Default: "log-softmax".
+            which uses p in place of log p, so that the loss is -p(y). It is meant for ``FedAvg``,
+            ``Local``, ``Mixture`` and ``IFCA``, whose predictions use it too; other algorithms
+            read it only as far as they call ``FedAvg.loss``. Default: "log-softmax".
         dropout_in: whether ``dropout`` is applied to "every" hidden layer or only to the "first"
             (the released code of Listo Zec et al., 2021). Default: "every".
 

@@ -40,8 +40,8 @@ class Batch:
         x: examples ``[B, ...]``; None if ``precomputed`` replaces them.
         y: labels ``[B]``.
         weight: weight of each example ``[B]``; 0 for padding.
-        noise: all uniform random numbers of a step, of which a network uses the last ones for
-            dropout. Default: None.
+        noise: all uniform random numbers of a step; a network uses the last ones for dropout.
+            Default: None.
         random: uniform random numbers ``[B, numbers]`` that a phase requests, by name.
         side: side information ``[B]`` by name.
         precomputed: the result of the loss's ``precompute`` for these examples, ``[B, ...]`` each,

@@ -159,10 +159,14 @@ class FunctionalModel:
     def dry_run(self) -> DryRun:
         """The result of a dry run on a few examples, which is done once per architecture.
 
+        It is repeated for every model with user-defined modules, whose code can change meanwhile.
+
         Raises:
             ValueError: if the network cannot be trained here; it names the module.
         """
-        return _dry_run_of(self._spec, self.shape, self.classes)
+        origins = {type(m).__module__.partition(".")[0] for m in self.module.modules()}
+        run = _remembered_dry_run if origins <= {"torch", "fedlib"} else _dry_run_of
+        return run(self._spec, self.shape, self.classes, repr(self.module))
 
     def features(self, params: Params, x: Tensor, batch: Batch | None = None) -> Tensor:
         """Return the features h(x), ``[B, D]``.
@@ -374,10 +378,13 @@ class FunctionalModel:
         return sum(p.numel() for p in self.module.parameters())
 
 
-@cache
-def _dry_run_of(spec: Any, shape: tuple[int, ...], classes: int) -> DryRun:
+def _dry_run_of(spec: Any, shape: tuple[int, ...], classes: int, printed: str) -> DryRun:
+    """Return the result of a dry run; ``printed`` tells modules of equal specs apart."""
     with OutsideVmap(), torch.no_grad():  # on a CPU, where all draws are seen
         return FunctionalModel(spec, shape, classes)._dry_run()
+
+
+_remembered_dry_run = cache(_dry_run_of)
 
 
 def _slopes(

@@ -38,8 +38,8 @@ def sparse_gradients(allowed: bool) -> Iterator[None]:
 class BiLSTM(Architecture):
     """An embedding and a bidirectional LSTM, whose two last states are the features.
 
-    Padding is read like any token, as in the released code. The default sizes have 1,085,708
-    parameters with 4 classes.
+    Padding is read like any token, as in the released code. With the default sizes and 4
+    classes, the network has 1,085,708 parameters.
 
     Args:
         vocabulary: number of token ids, with padding and unknown; others become unknown. Default:
@@ -70,7 +70,7 @@ class BiLSTM(Architecture):
 class FastText(Architecture):
     """The mean embedding of all tokens, padding included, and a linear layer (PFLlib).
 
-    The default sizes have 3,157,508 parameters with 4 classes.
+    With the default sizes and 4 classes, the network has 3,157,508 parameters.
 
     Args:
         vocabulary: number of token ids, with padding and unknown; others become unknown. Default:

@@ -52,8 +52,8 @@ class LabelledExamples(NamedTuple):
 
         Args:
             name: the name of the column.
-            asked: what is unknown about an example without a value, such as "whose is it". If
-                given, missing values are an error.
+            asked: a question that the error message for a missing value contains, such as "whose
+                is it". If given, missing values are an error.
 
         Raises:
             ValueError: if there is no such column, or a value is missing.

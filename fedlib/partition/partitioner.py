@@ -28,8 +28,8 @@ class Partitioner:
     """Base class of partitioners: values that assign examples to clients.
 
     To write another one, inherit from this class, decorate with ``@value`` and override
-    ``partition``; and ``num_clients``, if the number of clients is known beforehand but is no field
-    ``clients``.
+    ``partition``; and ``num_clients``, if the number of clients is known in advance but is not a
+    field ``clients``.
 
     >>> from fedlib.partition import Partition, Partitioner
     >>> @value
@@ -84,9 +84,11 @@ class Partitioner:
         return vars(self).get("clients") or 0
 
     def choose_clients(self) -> tuple[int, int]:
-        """Return the number of the first client and of all clients, if these are some of another's.
+        """Return which clients of another partitioner these are, if this one selects some.
 
-        Default: (0, 0), for all clients.
+        Returns:
+            the number of the first selected client, and the number of all clients of the other
+            partitioner. Default: (0, 0), for all clients.
         """
         return 0, 0
 
@@ -137,7 +139,7 @@ class Partitioner:
         """Return the result of ``partition`` if it is valid; raise an error otherwise.
 
         Raises:
-            TypeError: if it is no ``Partition``.
+            TypeError: if it is not a ``Partition``.
             ValueError: if it has positions outside of the pool.
         """
         made = self.partition(pool, seed)
@@ -291,7 +293,7 @@ class LabelPermuted(SideInformation):
 
 @value(kind="Repeated")
 class RepeatedPartition(PartitionerWrapper):
-    """Partition the same examples several times; each time has clients of its own.
+    """Partition the same examples several times; each repetition has its own clients.
 
     Examples are disjoint within each repetition, whose clients are consecutive, but not between
     them. The first repetition equals the partition by ``of``. For instance

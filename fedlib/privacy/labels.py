@@ -1,9 +1,9 @@
 """Label shares p(y|s) of clients, reconstructed from the messages of a round.
 
-The attacks are those of Reisser et al. (2021, App. C), but for that on FedMix's phi. The gradient
-of row phi[c] depends on examples of label c only, so that the nonzero rows of a message reveal the
-labels of its client. For one full-batch step of SGD, eq. 6 gives, with a_ck the mean of
-log p(y|x, z=k) p(z=k|x, s) over the client's examples of label c,
+The attacks are those of Reisser et al. (2021, App. C), except the one on FedMix's phi, which is
+new. The gradient of row phi[c] depends on examples of label c only, so that the nonzero rows of a
+message reveal the labels of its client. For one full-batch step of SGD, eq. 6 gives, with a_ck the
+mean of log p(y|x, z=k) p(z=k|x, s) over the client's examples of label c,
 
     before - after = - rate p(c|s) q(k|c) ( a_ck - sum_j q(j|c) a_cj ),
 
@@ -21,6 +21,11 @@ from fedlib.federation import Federation
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
+# The names of what `audit` returns.
+OF_LABELS = (
+    "label_share", "label_set_from_phi",
+    *(f"labels_from_{part}" for part in ("bias", "weights", "q", "phi", "phi_cohort")),
+)  # fmt: skip
 RESOLUTION = 1e-12  # of numbers in [0, 1] in float64
 SENT = 1e-6  # of q(z|s), which is sent in float32
 WEIGHT = 1e4  # of the constraints relative to the distance

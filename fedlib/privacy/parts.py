@@ -29,7 +29,7 @@ class PartsAudit(PMMoE):
     """PM-MoE that trains no gate, and reconstructs labels of clients from their private parts.
 
     Every client uses its own part only, so that it predicts as ``of`` does. Train for one round
-    with all clients (``rounds=1, cohort=1.0``), after a first stage of ``of``. Logged are, each
+    with all clients (``rounds=1, cohort=1.0``), after a first stage of ``of``. It logs, each
     ``[clients, classes]``:
 
         held_labels        1 for a label of the client's training examples, else 0

@@ -427,7 +427,7 @@ def test_what_was_looked_for_in_a_folder_and_is_there_is_said(tmp_path):
             train,
             r"has no files of all .* itself, but folders have: .* one/data, t",
         ),
-        (two, train, r"train-.*parquet is no folder: name the one that holds"),
+        (two, train, r"train-.*parquet is not a folder: name the one that holds"),
     ]
     for place, splits, message in cases:
         with pytest.raises(DatasetError, match=message):
@@ -505,3 +505,51 @@ def test_a_damaged_set_of_ones_own_says_what_to_do():
     path.write_bytes(b"\0" * 40)
     with pytest.raises(DatasetError, match="add its arrays again"):
         datasets.load("mine")
+
+
+def own_data(**more):
+    x = np.arange(24.0).reshape(12, 2)
+    return datasets.add_data("mine", (x, np.arange(12) % 2, {"ward": np.arange(12) % 3}), **more)
+
+
+def test_adding_the_same_arrays_again_writes_nothing(places):
+    """Another process may be reading them."""
+    own_data()
+    entry = cache.folder() / "mine"
+    before = entry.stat().st_ino
+    assert own_data().fingerprint == datasets.load("mine").fingerprint
+    assert entry.stat().st_ino == before
+    assert own_data(class_names=("well", "ill")).class_names == ("well", "ill")
+    assert entry.stat().st_ino != before and not [*cache.folder().glob(".*")]
+    (entry / "train.labels.npy").write_bytes(b"")
+    own_data(class_names=("well", "ill"))
+    assert len(datasets.load("mine").train.labels) == 12
+
+
+def test_arrays_are_not_lost_where_their_successors_cannot_be_put(places, monkeypatch):
+    """Neither when the system refuses, nor when the process is killed between two renamings."""
+    own_data()
+    replace_, entry = os.replace, cache.folder() / "mine"
+
+    def refuse(old, new):
+        if Path(new) == entry and Path(old).suffix == ".tmp":
+            raise OSError(28, "No space left on device")
+        replace_(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        with pytest.raises(DatasetError, match="cannot write decoded data"):
+            own_data(class_names=("well", "ill"))
+    assert datasets.load("mine").class_names == ("0", "1")
+    entry.rename(entry.with_name(".mine.old"))
+    assert datasets.load("mine").class_names == ("0", "1") and entry.exists()
+
+
+def test_examples_rotated_by_one_angle_are_rotated(places):
+    one = Rotated(IID(clients=2, size=5), angles=(90.0,))
+    two = Rotated(IID(clients=2, size=5), angles=(90.0, 90.0))
+    plain, *turned = (
+        Task("digits", part, MLP((8,)), LocalHoldout()).build(0).train.x
+        for part in (one.of, one, two)
+    )
+    assert not torch.equal(plain, turned[0]) and torch.equal(*turned)

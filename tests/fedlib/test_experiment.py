@@ -3,6 +3,7 @@
 import json
 import math
 import traceback
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from fedlib import (
     value,
 )
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
-from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
+from fedlib.engine import EarlyStop, Selection, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.engine.as_module import Trained
 from fedlib.federation import ClientData
 from fedlib.values import from_dict
@@ -380,3 +381,13 @@ def test_what_cannot_be_logged_is_refused(code, message, monkeypatch):
     monkeypatch.setattr(Observing, "log_metrics", lambda *_: eval(code))
     with pytest.raises((TypeError, ValueError), match=message):
         next(simulate(replace(AVG, algorithm=Observing())))
+
+
+def test_who_trains_alone_and_is_never_drawn_is_told():
+    once = Experiment(TASK, Local(batch_size=5), rounds=1, cohort=2)
+    with pytest.warns(UserWarning, match="Local trains at most 2 of 6 clients: set cohort=1.0"):
+        play(once)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        play(replace(once, cohort=Selection(1.0)))
+        play(replace(once, algorithm=FedAvg(batch_size=5)))

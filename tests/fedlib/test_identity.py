@@ -352,3 +352,23 @@ def test_options_of_the_interpreter_change_neither_keys_nor_bits(tmp_path):
         assert done.returncode == 0, done.stderr
         said.append(done.stdout)
     assert len(said[0].split()) == 6 and set(said) == {said[0]}
+
+
+def test_again_does_not_go_on_from_a_shorter_run(rounds):
+    play(MIX)
+    longer = replace(MIX, rounds=MIX.rounds + 1)
+    found = run(longer, device="cpu", progress=False, again=True)
+    assert rounds.played == 2 * MIX.rounds + 1
+    assert [part["rounds"] for part in found.provenance["segments"]] == [[0, longer.rounds]]
+
+
+def test_what_is_exported_has_the_key_of_the_code_that_trained_it(imported, monkeypatch):
+    module = imported()
+    result = play(of(module))
+    monkeypatch.setattr(module, "RATE", 2.0)
+    assert result.experiment.key != result.pinned.key
+    export([result], "some")
+    shutil.rmtree(paths.runs())
+    assert find_result(of(module)) is None
+    monkeypatch.setattr(module, "RATE", 1.0)
+    assert find_result(of(module)).metrics.num_rows == result.metrics.num_rows

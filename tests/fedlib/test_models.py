@@ -9,7 +9,7 @@ from conftest import make_federation
 from playing import play, texts
 from torch import nn
 
-from fedlib import MLP, BiLSTM, FastText, FedAvg, LeNet, Mixture, ResNet, sgd
+from fedlib import MLP, BiLSTM, FastText, FedAvg, FromFunction, LeNet, Mixture, ResNet, sgd
 from fedlib.engine import State
 from fedlib.engine.protocol import numbers_of
 from fedlib.engine.width import READERS, Width
@@ -203,3 +203,30 @@ def test_pooling_without_a_gradient_gives_the_same_numbers(shape):
     with torch.no_grad():
         quick = pool(x), pool(x.contiguous(memory_format=torch.channels_last))
     assert all(torch.equal(pool(x), each) for each in quick)
+
+
+def network_with(**rate):
+    return nn.Sequential(nn.Flatten(), nn.Linear(256, 8), nn.Dropout(**rate))
+
+
+class Dropping(nn.Linear):
+    """A module of one's own, whose code can change while its text in a spec does not."""
+
+    rate = 0.0
+
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x.flatten(1)), self.rate, self.training)
+
+
+def test_a_network_that_was_edited_is_not_taken_for_the_old_one(monkeypatch):
+    """Neither one of torch's modules, nor one of one's own that prints the same."""
+    spec, here = FromFunction("test_models:network"), globals()
+    for make, drops in (
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(256, 8)), 0),
+        (lambda: network_with(p=0.5), 8),
+        (lambda: Dropping(256, 8), 0),
+    ):
+        monkeypatch.setitem(here, "network", make)
+        assert FunctionalModel(spec, (16, 16, 1), 10).noise == drops
+    monkeypatch.setattr(Dropping, "rate", 0.5)
+    assert FunctionalModel(spec, (16, 16, 1), 10).noise == 8

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from small import play
 
@@ -72,6 +73,12 @@ def test_names_come_with_a_result_wherever_it_is_read(task):
     assert found == {(metric, *pair) for metric in ("label_share", "q") for pair in called}
     rest = table[(table["client"] < 0) & ~of_classes]
     assert {*rest["client_name"], *rest["class_name"]} == {""}
+    # The items of other metrics are no classes, whatever their name begins with.
+    renamed = pc.replace_substring(result.metrics["metric"], "label_share", "label_overlap")
+    at = result.metrics.column_names.index("metric")
+    overlap = replace(result, metrics=result.metrics.set_column(at, "metric", renamed))
+    table = frame({"mine": [overlap]})
+    assert {*table.loc[table["metric"] == "label_overlap", "class_name"]} == {""}
 
 
 def test_a_client_is_asked_by_name_and_labels_are_told_by_name(task):

@@ -25,7 +25,15 @@ from playing import (
 from small import AVG
 
 from fedlib import Augmentation, Cosine, Optimizer, Schedule, Step, adam, sgd, value
-from fedlib.algorithms import FedAvg, FedBABU, FedGen, FedGH
+from fedlib.algorithms import (
+    APFL,
+    FedAvg,
+    FedBABU,
+    FedGen,
+    FedGH,
+    Private,  # noqa: F401  # of a refused row
+)
+from fedlib.algorithms.private import clipped
 from fedlib.engine import Prediction, Selection, play_round, select
 from fedlib.engine.as_module import module_of
 from fedlib.engine.selection import cohort_size
@@ -369,3 +377,31 @@ def test_what_is_no_changed_example_is_refused(monkeypatch, changed):
     monkeypatch.setattr(Changing, "numbers", 0)
     with pytest.raises(ValueError, match=r"Changing\.numbers must be at least 1"):
         Changing()
+
+
+def test_a_weighted_draw_among_clients_without_examples_is_uniform():
+    fed, rng = make_federation((0, 4, 0)), np.random.default_rng(0)
+    found = [Selection(1, weighted=True).pick(fed, np.array([0, 2]), 1, 0, rng) for _ in range(40)]
+    assert {int(one) for (one,) in found} == {0, 2}
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_gradients_of_numbers_per_client_are_clipped(chunk):
+    """As alpha_s of APFL, with the other parameters."""
+    fed, free = make_federation((6, 6, 6)), sgd(0.1)
+    ends = []
+    for client in (free, replace(free, clip=1e6), replace(free, clip=1e-9)):
+        algorithm = APFL(adaptive=True, client=client)
+        begun = algorithm.init(fed, 0)
+        state, _ = play_round(algorithm, fed, begun, round=0, seed=0, cohort=3, chunk=chunk)
+        ends.append(state.client_params)
+    torch.testing.assert_close(ends[0], ends[1])
+    still = algorithm.init(fed, 0).client_params
+    torch.testing.assert_close(ends[2], still, rtol=0, atol=1e-6)
+
+
+def test_gradients_at_scalars_are_clipped_by_private_too():
+    parts = {"a": torch.tensor([3.0, 0.3]), "w": torch.tensor([[4.0], [0.4]])}
+    held = clipped(parts, 1.0)
+    torch.testing.assert_close(held["a"], torch.tensor([0.6, 0.3]))
+    torch.testing.assert_close(held["w"], torch.tensor([[0.8], [0.4]]))

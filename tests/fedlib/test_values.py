@@ -170,7 +170,7 @@ def test_what_is_no_value_is_an_error_that_names_the_part(code, message):
     """Every kind of complaint once; `make robust` tries wrong types of all fields."""
     with pytest.raises((TypeError, ValueError), match=message) as error:
         _code(code)
-    unknown = "unknown" in message or "is no val" in message
+    unknown = "unknown" in message or "is not a val" in message
     assert isinstance(error.value, UnknownName) == unknown
     assert unknown or len(str(error.value)) < 300, "an error shows the beginning of what was given"
 
@@ -206,7 +206,7 @@ def test_a_kind_stands_for_one_class(notebook):
     with pytest.raises(TypeError, match=r"kind Local is fedlib\.algorithms.*Local: give Mine"):
         values.value(kind="Local")(named("Mine"))
     sloppy = dataclasses.replace(FIRST, algorithm=type("Local", (FedAvg,), {})())
-    with pytest.raises(TypeError, match="Local is no kind of value: decorate it with @value"):
+    with pytest.raises(TypeError, match="Local is not a kind of value: decorate it with @value"):
         _ = sloppy.key
 
 
