@@ -12,7 +12,7 @@ import pytest
 from fedlib import paths
 
 ARCHITECTURE = (paths.ROOT / "docs" / "ARCHITECTURE.md").read_text()
-PICTURE = ARCHITECTURE.split("## The rooms")[1].split("```")[1]
+PICTURE = ARCHITECTURE.split("## Packages and modules")[1].split("```")[1]
 PACKAGES = ("papers", "companion", "fedrun", "fedlib")
 # "package  room room ...", lower lines last; a room may import rooms of lower lines, and itself.
 LINES = [line.split() for line in PICTURE.strip().splitlines() if line.split()[:1]]

@@ -1,15 +1,19 @@
 """What was found, told: sentences by hand, what they stand on, and their length."""
 
 import re
+import shlex
 
 import pandas as pd
 import pytest
 
 from companion import scorecard
+from companion.plan import of_block, planned
 from fedlib import paths
+from fedrun import find_result
 from papers import numbers, told
 from papers.claimed import of_stored
 from papers.published import words
+from papers.registry import REGISTRY
 
 OPENINGS, PAGE = words("told/openings.csv", "name"), words("told/page.csv", "name")
 SENTENCES = [
@@ -104,6 +108,24 @@ def test_every_notebook_opens_with_its_own_sentences():
 def test_what_would_change_an_answer_is_a_command_or_nothing_would():
     for name, row in OPENINGS.items():
         assert re.match(r"`make .+`|Nothing", row["change"]), name
+
+
+COMMANDS = {n: m for n, row in OPENINGS.items() if (m := re.match("`make (.+?)`", row["change"]))}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_of_an_opening_trains_runs_that_are_not_stored(name, monkeypatch):
+    """One could not be read, and one asked for seeds that no setting has."""
+    monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
+    target, *given = shlex.split(COMMANDS[name][1])
+    asked = dict(one.split("=") for one in given)
+    if target == "paper":
+        plan = planned(REGISTRY, "paper", asked.pop("SECTIONS").split())
+    else:
+        blocks = {f"{block.number}": block for block in REGISTRY.blocks}
+        numbers = asked.pop("BLOCKS").split() if asked else blocks
+        plan = [run for number in numbers for run in of_block(REGISTRY, blocks[number])]
+    assert not asked and any(find_result(run.experiment) is None for run in plan)
 
 
 @pytest.fixture
