@@ -440,7 +440,9 @@ def _headline(row: Mapping[Any, Any]) -> tuple[str, ...]:
     published = "" if pd.isna(row["published"]) else f"{row['published']:.3g}"
     if not row["parts"]:
         return row["verdict"], claim, "", published, "", "", ""
-    where = ", ".join(filter(None, (row["setting"], title(str(row["dataset"])))))
+    place, measured, _ = row["measured"].partition(": ")  # such as "p = 0.7: +1.2 points"
+    at = place if measured and " = " in place else ""
+    where = ", ".join(filter(None, (row["setting"], title(str(row["dataset"])), at)))
     seeds = str(int(row["seeds"]))
     return row["verdict"], claim, effect(row), published, row["relation"], seeds, where
 

@@ -15,7 +15,7 @@ from companion.diverged import DIVERGED, lost
 from companion.frames import frame_of, together
 from companion.inference import LEAST_SEEDS
 from companion.plotting import INITIAL, UNTRAINED, Title, title
-from companion.plotting.style import MISSING
+from companion.plotting.style import MISSING, seeds_of
 from companion.sections import (
     OWN,
     PROTOCOL,
@@ -74,6 +74,12 @@ class Panel:
         raw = self.dataset in data.names()  # others, such as partitions, have their own titles
         trained_on = self.setting.task.dataset if raw else self.dataset
         return self.titled(f"{title(trained_on, self.scale)} ({self.scale})")
+
+    @property
+    def counted(self) -> str:
+        """The number of seeds of the methods in words, such as "2 to 3 seeds"."""
+        runs = self.frame.groupby("method")["seed"].nunique()
+        return seeds_of(runs.to_frame("seeds"))
 
     def titled(self, words: str) -> Title:
         """Return a title for a part of the panel, with which figures list what it lacks."""

@@ -126,7 +126,8 @@ class Experiment:
         select: the state that the run ends with, from which a later stage starts: the one after the
             "last" round; after the "best" evaluated round, which has the least mean validation
             negative log-likelihood over the participating clients; or the "best_trained" one, the
-            best without the initial state. Default: "last".
+            best without the initial state. With ``evaluate_every=0`` this is the last round.
+            Default: "last".
         local_stage: an experiment without a server whose personal parameters replace those of
             ``first_stage``. Default: None.
         stop: a rule of early stopping; the run ends with the state that the rule selects. It needs
@@ -162,9 +163,6 @@ class Experiment:
             Selection(self.cohort)  # raises for an invalid number or fraction
         if self.local_stage is not None and self.first_stage is None:
             raise ValueError("local_stage needs a first stage: set `first_stage` too")
-        if self.select != "last" and not self.evaluate_every:
-            need = "evaluate_every of at least 1: only evaluated rounds can be selected"
-            raise ValueError(f"select={self.select!r} needs {need}")
         if self.stop is not None and (self.select != "last" or not self.evaluate_every):
             need = "evaluate_every of at least 1, the interval of its checks, and select='last'"
             raise ValueError(f"stop selects the best of its own checks: it needs {need}")

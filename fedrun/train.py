@@ -506,10 +506,11 @@ class Training:
     def _warn_of_untrained(self) -> None:
         """Warn if clients that train alone are certainly in no cohort."""
         e, clients = self.experiment, self.seen.num_clients
-        alone = not e.algorithm.communicates and e.algorithm.phases() and not quiet()
+        if e.algorithm.communicates or not e.algorithm.phases() or quiet():
+            return
         size = e.cohort.size if isinstance(e.cohort, Selection) else e.cohort
         most = e.rounds * cohort_size(size, clients)
-        if alone and most < clients:
+        if most < clients:
             which = f"{type(e.algorithm).__name__} trains at most {most} of {clients} clients"
             warnings.warn(f"{which}: set cohort=1.0 to train all of them", stacklevel=2)
 

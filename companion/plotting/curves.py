@@ -297,7 +297,8 @@ def cumulative(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     """Draw the share of the clients that have at most a value, by method: further right is better.
 
     Args:
-        panels: by title, a frame with columns method and value, a row per client and seed.
+        panels: by title, a frame with columns method and value, a row per client and seed. With a
+            column seed, titles have the number of seeds.
         labels: as of `style.draw_panels`.
 
     Returns:
@@ -313,6 +314,9 @@ def cumulative(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
             ax.step(values, share, where="post", **style.FLOOR if method == theme().floor else look)
             parts = {"panel": name, "method": method, "value": values, "share": share}
             drawn.append(pd.DataFrame(parts))
+        if "seed" in numbers:
+            runs = numbers.groupby("method")["seed"].nunique().to_frame("seeds")
+            ax.set_title(f"{name}, {style.seeds_of(runs)}")
         return pd.concat(drawn)
 
     axes: Style = {"sharey": True, "ylabel": "share of the clients", **labels}

@@ -123,8 +123,8 @@ def dots(
 ) -> Drawn:
     """Draw means in rows, with their runs or their ranges.
 
-    Rows go from top to bottom, and groups differ by colour and marker. A stroke is a run. The
-    baseline is a thin vertical line.
+    Rows go from top to bottom, and groups differ by colour and marker. A stroke is a run; where
+    runs are single seeds, titles have their number. The baseline is a thin vertical line.
 
     Args:
         panels: by title, a frame with columns row, group, mean, low and high, and values if the
@@ -160,6 +160,8 @@ def dots(
             ax.axvline(marks[name], label=mark, **style.MARK)
         style.draw_floor(ax, floor["mean"], upright=True)
         ax.xaxis.set_major_locator(MaxNLocator(4, steps=STEPS))
+        if seeds and not run:
+            ax.set_title(f"{name}, {style.seeds_of(_runs(frame))}")
         return frame
 
     across = min(labels.get("columns", len(panels)), len(panels))
@@ -172,6 +174,12 @@ def dots(
     names = LETTER * max((len(line) for row in rows for line in row.splitlines()), default=0)
     figure, drawn = draw_panels(split, draw, (wide, tall), left=names, **share)
     return figure, _told(drawn, {name: floor for name, (_, floor) in split.items()})
+
+
+def _runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the numbers of values of the rows that have several, or else of all rows."""
+    counts = rows["values"].map(np.size)
+    return counts[counts > 1 if counts.gt(1).any() else counts > 0].to_frame("seeds")
 
 
 def _told(drawn: pd.DataFrame, floors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

@@ -52,7 +52,7 @@ def furthest_behind(table: pd.DataFrame) -> list[Claim]:
     a, b = sides[worst]
     tries = len(lead) * looked(None, len(gaps[worst]))
     (claim,) = judged("001", [("each", a, ">", b, {"looks": {0: tries}})])
-    return [replace(claim, text=f"{claim.text} (p = {worst:g})")]
+    return [replace(claim, measured=f"p = {worst:g}: {claim.measured}")]
 
 
 def alpha_claims(table: pd.DataFrame) -> list[Claim]:

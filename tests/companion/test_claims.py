@@ -471,6 +471,10 @@ def test_an_answer_is_told_beside_what_was_published():
         (row,) = claims.headlines(claims.answers(table, claims.sentences(table))).to_numpy()
         told = "+3.2 points [1.1, 5.3]", "2", "inside", "3", f"{ROUNDS}, CIFAR-10"
         assert [*row] == [HOLDS, of, *told]
+    at = replace(some[0], measured="p = 0.7: 0.5 vs 0.4: +3.2 points [1.1, 5.3]")
+    table = claims.table({"A (standard)": [at]})
+    (row,) = claims.headlines(claims.answers(table, claims.sentences(table))).to_numpy()
+    assert row[-1] == f"{ROUNDS}, CIFAR-10, p = 0.7", "the place that decides is named"
     nothing = claims.answers(table[:0], claims.sentences(table))
     assert claims.headlines(nothing).to_numpy().tolist() == [[UNTESTED, "x", *[""] * 5]]
 

@@ -144,6 +144,23 @@ def test_of_no_figure_do_texts_overlap_or_leave_it(kind):
     assert len(boxes) > 3 and len(frame)
 
 
+def test_titles_have_the_number_of_seeds():
+    """The figures of notebooks 11 to 15 did not have it, and data sets differ in it."""
+    strokes = pd.DataFrame({"row": ["u", "v", "v"], "group": ["m", "m", "published"]})
+    strokes = strokes.assign(mean=0.5, low=0.4, high=0.6)
+    strokes["values"] = [np.array([0.4, 0.6]), np.array([0.4, 0.5, 0.6]), np.array([0.5])]
+    clients = pd.DataFrame({"method": "FedAvg", "seed": [0, 0, 1, 1], "value": 0.5})
+    plain = strokes.drop(columns="values")
+    for (figure, _), title in (
+        (plotting.dots({"a": strokes}, xlabel="x"), "a, 2 to 3 seeds"),
+        (plotting.dots({"a": strokes}, xlabel="x", run="single methods"), "a"),
+        (plotting.dots({"a": plain}, xlabel="x", seeds={"a": "5 seeds"}), "a, 5 seeds"),
+        (plotting.cumulative({"a": clients}, xlabel="x"), "a, 2 seeds"),
+        (plotting.cumulative({"a": clients.drop(columns="seed")}, xlabel="x"), "a"),
+    ):
+        assert " ".join(figure.axes[0].get_title().split()) == title
+
+
 def test_save_writes_three_files_whose_bytes_do_not_change():
     written = []
     for _ in range(2):

@@ -141,9 +141,3 @@ def test_best_trained_is_never_the_initial_state():
     initial = WORSE.algorithm.init(TASK.build(0, "cpu"), 0)
     assert equal(first[1].server_params, initial.server_params)
     assert not equal(trained[1].server_params, initial.server_params)
-
-
-@pytest.mark.parametrize("select", ["best", "best_trained"])
-def test_a_best_round_needs_evaluated_rounds(select):
-    with pytest.raises(ValueError, match=f"select='{select}' needs evaluate_every of at least 1"):
-        replace(WORSE, select=select, evaluate_every=0)

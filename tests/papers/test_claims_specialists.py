@@ -139,7 +139,7 @@ def test_all_settings_are_judged_by_the_one_that_is_most_against_it():
     worse = table["p"].eq(1.0) & table["method"].eq(MIXTURE)
     table.loc[worse, "value"] -= 0.07 + 0.002 * table["seed"]
     (claim,) = claims.furthest_behind(table)
-    assert initials([claim]) == "c" and claim.text.endswith(" (p = 1)")
+    assert initials([claim]) == "c" and claim.measured.startswith("p = 1: ")
     (once,) = claims.furthest_behind(table[table["p"].eq(1.0)])
     assert claim.p == pytest.approx(2 * once.p) and claim.low < once.low
     assert claims.furthest_behind(table[table["seed"].eq(0)]) == []
