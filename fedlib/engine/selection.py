@@ -90,9 +90,11 @@ class Selection:
 
         Default: uniform, or weighted by the number of training examples.
         """
-        p, n = None, np.asarray(fed.train.sizes, dtype=float)[clients]
-        if self.weighted and n.any():  # otherwise no available client has examples
-            p, size = n / n.sum(), min(size, int((n > 0).sum()))
+        p = None
+        if self.weighted:
+            n = np.asarray(fed.train.sizes, dtype=float)[clients]
+            if n.any():  # otherwise no available client has examples
+                p, size = n / n.sum(), min(size, int((n > 0).sum()))
         return clients[rng.choice(len(clients), min(size, len(clients)), replace=False, p=p)]
 
     def _available(self, ids: np.ndarray, seed: int, round: int) -> np.ndarray:

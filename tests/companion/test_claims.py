@@ -229,7 +229,8 @@ def test_every_stored_claim_is_what_its_numbers_by_seed_say():
             ranges = [(-1, 1)] if max(map(abs, values)) < 1 else []  # of a correlation, too
             ranges += [] if row["unit"] else [inference_limits(values, least, most), None]
             looks = {1} | {times for least, times in known if least <= len(values)}
-            looks |= {*range(2, 8)} if "furthest behind" in row["claim"] else set()  # of so many p
+            # Of so many p the one that is most significantly behind is told.
+            looks |= {*range(2, 8)} if "significantly behind" in row["claim"] else set()
             ends = [float(row[end]) / scale for end in ("low", "high")]
             stored = pytest.approx(ends, rel=1e-4, abs=1e-9)
             every = itertools.product(ranges, looks)
