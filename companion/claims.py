@@ -440,7 +440,8 @@ def _headline(row: Mapping[Any, Any]) -> tuple[str, ...]:
     published = "" if pd.isna(row["published"]) else f"{row['published']:.3g}"
     if not row["parts"]:
         return row["verdict"], claim, "", published, "", "", ""
-    place, measured, _ = row["measured"].partition(": ")  # such as "p = 0.7: +1.2 points"
+    # The text may begin with the place that decides, such as "p = 0.7: +1.2 points".
+    place, measured, _ = row["measured"].partition(": ")
     at = place if measured and " = " in place else ""
     where = ", ".join(filter(None, (row["setting"], title(str(row["dataset"])), at)))
     seeds = str(int(row["seeds"]))

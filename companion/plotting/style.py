@@ -392,7 +392,6 @@ def draw_panels(
     xlabel: str = "",
     ylabel: str = "",
     heading: str = "",
-    seeds: Mapping[str, str] | None = None,
     **share: Any,
 ) -> Drawn:
     """Draw panels in rows, with one legend and one heading.
@@ -411,7 +410,6 @@ def draw_panels(
             every panel.
         ylabel: the label of the y axis, at the left of each row.
         heading: the heading of the figure; empty for none.
-        seeds: by title, the number of seeds in words, for panels whose data do not have it.
         share: further arguments of ``plt.subplots``.
 
     Returns:
@@ -438,8 +436,6 @@ def draw_panels(
             ax.set_title(name)
             ax.grid(alpha=0.25)
             drawn.append(draw(ax, name, what).assign(panel=name))
-            if seeds and name in seeds:
-                ax.set_title(f"{ax.get_title()}, {seeds[name]}")
             ax.title.set_text(readable(ax.get_title()))
             _break(ax.title, (whole[0] - left) / wide - 0.5)  # the labels of y take half an inch
     for ax in (lowest(axes.flat, wide) if "sharex" in share else axes.flat) if xlabel else ():

@@ -149,9 +149,8 @@ def _found(name: str) -> tuple[str, str, Callable[[], Dataset]]:
         if name in RECORDS:
             parquet.require_official(name, record, files, folder)
         return "parquet", str(folder), partial(_decoded, name, record, folder, files)
-    if data := cache.sound(name):
-        return "cache", where, lambda: data
-    if not record and (data := cache.settled(name)):
+    # Another process may be replacing a user-defined set.
+    if data := cache.sound(name) or (None if record else cache.settled(name)):
         return "cache", where, lambda: data
     if not record:
         raise DatasetError(f"{name!r} in {where} is damaged: add its arrays again")

@@ -154,7 +154,7 @@ def test_titles_have_the_number_of_seeds():
     for (figure, _), title in (
         (plotting.dots({"a": strokes}, xlabel="x"), "a, 2 to 3 seeds"),
         (plotting.dots({"a": strokes}, xlabel="x", run="single methods"), "a"),
-        (plotting.dots({"a": plain}, xlabel="x", seeds={"a": "5 seeds"}), "a, 5 seeds"),
+        (plotting.dots({"a": plain}, xlabel="x"), "a"),
         (plotting.cumulative({"a": clients}, xlabel="x"), "a, 2 seeds"),
         (plotting.cumulative({"a": clients.drop(columns="seed")}, xlabel="x"), "a"),
     ):
