@@ -148,7 +148,7 @@ def clipped(parts: Params, most: float) -> Params:
     tensor([[0.6000, 0.8000],
             [0.3000, 0.4000]])
     """
-    squares = [t.square().reshape(len(t), -1).sum(1) for _, t in sorted(parts.items())]
+    squares = [t.square().unsqueeze(-1).flatten(1).sum(1) for _, t in sorted(parts.items())]
     if not squares:
         return {}
     length = torch.stack(squares).sum(0).sqrt()

@@ -172,7 +172,9 @@ class Program:
         """Scale each client's gradient over all parameters to a norm of at most ``most``."""
         grads = [param.grad for param in self._trained.values() if param.grad is not None]
         stacked = [g.unsqueeze(0) if self._alone else g for g in grads]
-        length = torch.stack([g.square().reshape(len(g), -1).sum(1) for g in stacked]).sum(0).sqrt()
+        length = (
+            torch.stack([g.square().unsqueeze(-1).flatten(1).sum(1) for g in stacked]).sum(0).sqrt()
+        )
         scale = (most / (length + 1e-6)).clamp(max=1)  # as torch.nn.utils.clip_grad_norm_
         for g in stacked:
             g.mul_(scale.view(-1, *[1] * (g.ndim - 1)))

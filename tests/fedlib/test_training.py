@@ -402,6 +402,7 @@ def test_gradients_of_numbers_per_client_are_clipped(chunk):
 
 def test_gradients_at_scalars_are_clipped_by_private_too():
     parts = {"a": torch.tensor([3.0, 0.3]), "w": torch.tensor([[4.0], [0.4]])}
+    parts["empty"] = torch.zeros(2, 0)
     held = clipped(parts, 1.0)
     torch.testing.assert_close(held["a"], torch.tensor([0.6, 0.3]))
     torch.testing.assert_close(held["w"], torch.tensor([[0.8], [0.4]]))
