@@ -1,4 +1,4 @@
-"""The packages, their rooms and the arrows between them: nothing imports upwards."""
+"""The packages, their modules and the arrows between them: nothing imports upwards."""
 
 import ast
 import builtins
@@ -14,16 +14,18 @@ from fedlib import paths
 ARCHITECTURE = (paths.ROOT / "docs" / "ARCHITECTURE.md").read_text()
 PICTURE = ARCHITECTURE.split("## Packages and modules")[1].split("```")[1]
 PACKAGES = ("papers", "companion", "fedrun", "fedlib")
-# "package  room room ...", lower lines last; a room may import rooms of lower lines, and itself.
+# "package  module ...", lower lines last; a module may import modules of lower lines, and itself.
 LINES = [line.split() for line in PICTURE.strip().splitlines() if line.split()[:1]]
 KNOWN = [line for line in reversed(LINES) if line[0] in PACKAGES]
-LAYERS = [[f"{line[0]}.{room}" for room in line[1:]] for line in KNOWN]
+LAYERS = [[f"{line[0]}.{module}" for module in line[1:]] for line in KNOWN]
 SOURCES = [file for package in PACKAGES for file in sorted((paths.ROOT / package).rglob("*.py"))]
 
 
-# What fedrun offers at its front door, by its room.
+# What fedrun offers at its front door, by its module.
 STUB = (paths.ROOT / "fedrun" / "__init__.pyi").read_text()
-DOOR = {name: room for room, name in re.findall(r"^from fedrun\.(\S+) import (\w+)", STUB, re.M)}
+DOOR = {
+    name: module for module, name in re.findall(r"^from fedrun\.(\S+) import (\w+)", STUB, re.M)
+}
 
 
 @cache
@@ -35,13 +37,13 @@ def imports(code: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module in PACKAGES:
             door = DOOR if node.module == "fedrun" else {}
             found |= {f"{node.module}.{door.get(a.name, a.name)}" for a in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level != 1:  # of a room's own folder
+        elif isinstance(node, ast.ImportFrom) and node.level != 1:  # of a module's own folder
             found.add(node.module or "")
     return found
 
 
 def owner(file: Path) -> str:
-    """Return the room of a file, "package.room"; of a package's own __init__, "package"."""
+    """Return the module of a file, "package.module"; of a package's own __init__, "package"."""
     parts = file.relative_to(paths.ROOT).with_suffix("").parts
     return ".".join(parts[:2]) if parts[1] not in ("__init__", "__main__") else parts[0]
 
@@ -59,7 +61,7 @@ def test_nothing_imports_upwards(file):
     used = {".".join(m.split(".")[:2]) for m in ours if "." in m} - {mine}
     upward = {u for u in used if level.get(u, -1) >= level[mine]}
     assert not upward, f"{mine} imports {upward}, which do not lie below it"
-    assert not used - level.keys(), f"{mine} imports {used - level.keys()}, which are no rooms"
+    assert not used - level.keys(), f"{mine} imports {used - level.keys()}, which are no modules"
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -71,20 +73,22 @@ def test_no_modules_import_each_other_in_a_circle():
         nodes = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.ImportFrom)]
         pairs = [(n.module or "", alias.name) for n in nodes for alias in n.names]
         doors = {
-            f"fedrun.{DOOR[what]}" for room, what in pairs if room == "fedrun" and what in DOOR
+            f"fedrun.{DOOR[what]}" for module, what in pairs if module == "fedrun" and what in DOOR
         }
-        found = {room for room, _ in pairs} | {f"{room}.{what}" for room, what in pairs} | doors
+        found = (
+            {module for module, _ in pairs} | {f"{module}.{what}" for module, what in pairs} | doors
+        )
         graph[name] = found & files.keys() - {name}
     TopologicalSorter(graph).prepare()  # raises CycleError
     assert {"fedrun.store", "fedlib.engine.protocol"} <= graph["fedrun.train"]
 
 
-def test_every_room_has_a_place_and_a_line():
-    """The picture and the table name the rooms that there are, each once."""
+def test_every_module_has_a_place_and_a_line():
+    """The picture and the table name the modules that there are, each once."""
     there = {owner(file) for file in SOURCES} - {*PACKAGES}
     placed = [name for names in LAYERS for name in names]
     assert sorted(placed) == sorted(there)
-    table = ARCHITECTURE.split("| room | what it holds |")[1]
+    table = ARCHITECTURE.split("| module | what it holds |")[1]
     first = " ".join(line.split("|")[1] for line in table.split("\n\n")[0].splitlines()[2:])
     named = set(re.findall(r"`([\w.]+)/?`", first))
     small = {"fedlib.randomness", "fedlib.paths", "fedlib.progress"}
@@ -99,11 +103,11 @@ KEPT_APART = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("rooms", KEPT_APART)
-def test_rooms_keep_to_their_trade(rooms):
-    rooms, foreign = {*rooms.split()}, {*KEPT_APART[rooms].split()}
+@pytest.mark.parametrize("modules", KEPT_APART)
+def test_modules_keep_to_their_trade(modules):
+    modules, foreign = {*modules.split()}, {*KEPT_APART[modules].split()}
     for file in SOURCES:
-        if {owner(file), owner(file).split(".")[0]} & rooms:
+        if {owner(file), owner(file).split(".")[0]} & modules:
             used = imports(file.read_text())
             found = {*used, *(m.split(".")[0] for m in used)} & foreign
             assert not found, f"{file.name} imports {found}"
@@ -157,6 +161,6 @@ def test_text_is_read_and_written_in_utf_8_whatever_the_machine_would():
     assert len(_without_encoding("open(f)\np.read_text()\nq.open('w')\nrun(c, text=True)")) == 4
     assert len(_without_encoding("partial(p.write_text, data=s)")) == 1
     assert not _without_encoding("open(f, 'rb')\np.read_text('utf-8')\nq.open('wb')\nself.open(h)")
-    rooms = ("fedlib", "companion", "papers", "docs", "benchmarks", "examples")
-    for file in (f for room in rooms for f in (paths.ROOT / room).rglob("*.py")):
+    folders = ("fedlib", "companion", "papers", "docs", "benchmarks", "examples")
+    for file in (f for folder in folders for f in (paths.ROOT / folder).rglob("*.py")):
         assert not (found := _without_encoding(file.read_text("utf-8"))), f"{file}: {found}"

@@ -236,7 +236,7 @@ TOLD = re.compile(
 def test_every_command_that_is_told_is_one():
     """Except in the changes of earlier versions, which had other commands."""
     places = [*ROOT.glob("docs/*.md"), *ROOT.glob("*.md"), ROOT / "Makefile"]
-    places += [path for room in (*OURS, "examples") for path in (ROOT / room).rglob("*.py")]
+    places += [path for folder in (*OURS, "examples") for path in (ROOT / folder).rglob("*.py")]
     told = {
         name: path.name
         for path in places

@@ -87,7 +87,7 @@ def test_every_picture_that_is_kept_for_texts_is_shown_by_one():
 
 def test_the_site_opens_with_a_result_the_scorecard_and_what_came_out(build):
     first = build._index([])
-    parts = ("Three of the four mixtures", "figures/forest.png", "make test", "## Notebooks")
+    parts = ("three of the four mixtures", "figures/forest.png", "make test", "## Notebooks")
     places = [first.index(x) for x in parts]
     assert places == sorted(places) and "toctree" in first[places[-1] :]
 
@@ -127,14 +127,14 @@ def test_code_is_folded_and_controls_without_a_kernel_are_said_to_be_so(build):
     assert "kernel" in cells[0]["outputs"][1]["data"]["text/markdown"]
 
 
-def test_every_room_and_notebook_has_a_page(build):
-    rooms = []
+def test_every_module_and_notebook_has_a_page(build):
+    modules = []
     for home in (paths.ROOT / "fedlib", paths.ROOT / "fedrun"):
-        rooms += [f"{home.name}.{file.stem}" for file in home.glob("[a-z]*.py")]
-        rooms += [f"{home.name}.{file.parent.name}" for file in home.glob("*/__init__.py")]
+        modules += [f"{home.name}.{file.stem}" for file in home.glob("[a-z]*.py")]
+        modules += [f"{home.name}.{file.parent.name}" for file in home.glob("*/__init__.py")]
     listed = re.findall(r"^   (\w+\.\w+)", build._api(), re.MULTILINE)
     others = {"fedlib.callbacks", "fedlib.flower", "fedrun.example"}
-    assert {*listed} == {*rooms} - others
+    assert {*listed} == {*modules} - others
     assert "\nnotebooks/00_start_here\n" in build._index(["00_start_here"])
 
 

@@ -290,8 +290,8 @@ mutants
 
 
 def _api() -> str:
-    """Return the page of all rooms, with their docstrings and those of what they hold."""
-    rooms = sorted(
+    """Return the page of all modules, with their docstrings and those of what they hold."""
+    modules = sorted(
         f"{package}.{p.stem}"
         for package in ("fedlib", "fedrun")
         for p in (paths.ROOT / package).iterdir()
@@ -299,7 +299,7 @@ def _api() -> str:
         and not p.stem.startswith("_")
         and p.stem not in ("callbacks", "flower", "example")  # former addresses, and no code
     )
-    listed = "\n".join(f"   {room}" for room in rooms)
+    listed = "\n".join(f"   {module}" for module in modules)
     return f"""# API
 
 Rooms and what they export; ARCHITECTURE says how they hang together.

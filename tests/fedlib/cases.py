@@ -14,6 +14,6 @@ def table_of(name):
 BATTERY_CODE, GOLDEN, REFUSED = map(table_of, ("battery", "golden", "refused"))
 
 
-def refused(room):
-    """Parametrise a test by the ``code`` that a room refuses and the ``message`` of its error."""
-    return pytest.mark.parametrize(("code", "message"), REFUSED[room].items())
+def refused(group):
+    """Parametrise a test by the ``code`` that a group lists and the ``message`` of its error."""
+    return pytest.mark.parametrize(("code", "message"), REFUSED[group].items())

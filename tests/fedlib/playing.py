@@ -169,7 +169,7 @@ MIXTURE = {"epochs": 2, "client": adam(1e-3), **FAST}
 GATED = {"epochs": 4, "client": adam(1e-2), **FAST}
 WORDS = {**vars(fedlib.engine), **vars(alg.ifca), **globals(), **vars(alg)}
 SECOND, MORE, NINE = (
-    {name: eval(code, WORDS) for name, code in room.items()} for room in BATTERY_CODE.values()
+    {name: eval(code, WORDS) for name, code in group.items()} for group in BATTERY_CODE.values()
 )
 BATTERY = {n: SECOND.get(n) or getattr(alg, n)() for n in alg.__all__} | SECOND | MORE
 every = pytest.mark.parametrize("algorithm", BATTERY.values(), ids=BATTERY)

@@ -17,8 +17,10 @@ import fedlib.algorithms
 import fedrun
 from fedlib import paths
 
-ROOMS = fedlib, fedrun
-OFFERED = {name: getattr(room, name) for room in ROOMS for name in dir(room) if name[0] != "_"}
+PACKAGES = fedlib, fedrun
+OFFERED = {
+    name: getattr(package, name) for package in PACKAGES for name in dir(package) if name[0] != "_"
+}
 SHOWN = {n: thing for n, thing in OFFERED.items() if callable(thing)}
 MORE = {"np": np, "Path": Path, "tempfile": tempfile}
 
@@ -26,8 +28,8 @@ MORE = {"np": np, "Path": Path, "tempfile": tempfile}
 def test_the_front_door_offers_every_algorithm_and_tells_type_checkers_the_same():
     assert {*fedlib.algorithms.__all__} <= OFFERED.keys(), "a line in fedlib/__init__.py and .pyi"
     told = set()
-    for room in ("fedlib", "fedrun"):
-        stub = ast.parse((paths.ROOT / room / "__init__.pyi").read_text())
+    for package in ("fedlib", "fedrun"):
+        stub = ast.parse((paths.ROOT / package / "__init__.pyi").read_text())
         lines = [line for line in stub.body if isinstance(line, ast.ImportFrom)]
         told |= {alias.asname for line in lines for alias in line.names}
     assert told == OFFERED.keys() - {"PINNED"}
@@ -54,7 +56,7 @@ def test_what_is_offered_is_explained(name):
 
 
 def test_papers_have_their_names_and_not_the_numbers_of_tasks_and_readings():
-    code = [p for room in ROOMS for p in (paths.ROOT / room.__name__).rglob("*.py")]
+    code = [p for package in PACKAGES for p in (paths.ROOT / package.__name__).rglob("*.py")]
     number = re.compile(r"(?<![\w,.-])(A\d\d|00[0-4])\b")
     assert [(p.name, n) for p in code for n in number.findall(p.read_text("utf-8"))] == []
 

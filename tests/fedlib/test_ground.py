@@ -1,4 +1,4 @@
-"""The small rooms that all others stand on: randomness, the process, progress."""
+"""The small modules that all others stand on: randomness, the process, progress."""
 
 import sys
 

@@ -101,14 +101,14 @@ def test_a_former_attribute_warns_and_is_the_present_one():
 FORMER = [("callbacks", pytest.warns, DeprecationWarning), ("flower", pytest.raises, ImportError)]
 
 
-@pytest.mark.parametrize(("room", "told", "kind"), FORMER)
-def test_a_former_address_names_the_present_one(room, told, kind, monkeypatch):
+@pytest.mark.parametrize(("module", "told", "kind"), FORMER)
+def test_a_former_address_names_the_present_one(module, told, kind, monkeypatch):
     """Flower needs packages that fedlib does not."""
-    monkeypatch.delitem(importlib.sys.modules, f"fedlib.{room}", raising=False)
-    with told(kind, match=rf"examples/{room}") as heard:
-        importlib.import_module(f"fedlib.{room}")
+    monkeypatch.delitem(importlib.sys.modules, f"fedlib.{module}", raising=False)
+    with told(kind, match=rf"examples/{module}") as heard:
+        importlib.import_module(f"fedlib.{module}")
     assert kind is ImportError or len(heard) == 1, "a warning for all of its names"
-    assert [*(paths.ROOT / "examples").glob(f"{room}*")]
+    assert [*(paths.ROOT / "examples").glob(f"{module}*")]
 
 
 FIELDS = {field.name for field in dataclasses.fields(FedAvg)}

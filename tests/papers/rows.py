@@ -37,7 +37,7 @@ def initials(tested):
     return "".join("=" if v == EQUAL else v[0] for v in verdicts(tested))
 
 
-def runs_of(room):
+def runs_of(group):
     """Parametrise a test by the ``code`` of made runs and the initials of what claims come to."""
-    table = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text())[room]
+    table = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text())[group]
     return pytest.mark.parametrize(("code", "expected"), table.items())
