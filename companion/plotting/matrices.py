@@ -230,21 +230,25 @@ def partitions(
     """
 
     def draw(ax: Axes, name: str, each: np.ndarray) -> pd.DataFrame:
-        counts_picture(each, ax, most=most, bar=False)
+        counts_picture(each, ax, most=most, bar="")
         least, largest = each.sum(1).min(), each.sum(1).max()
-        size = f"{least:,} each" if least == largest else f"{least:,} to {largest:,}"
-        ax.set(title=f"{name}: {len(each)} clients, {size}", xlabel="", ylabel="")
+        size = f"{least:,}" if least == largest else f"{least:,} to {largest:,}"
+        ax.set(title=f"{name}\n{len(each)} clients, {size} examples each", xlabel="", ylabel="")
         return pd.DataFrame(_cells("client", "label", examples=each))
 
     size = style.PAGE / columns, 1.75
     figure, drawn = draw_panels(counts, draw, size, columns=columns, **labels)
-    figure.supxlabel("client (white: no example; dark: many)", fontsize="medium")
+    figure.supxlabel("client (colours: examples of a class; white: none)", fontsize="medium")
     figure.supylabel("label", fontsize="medium")
     return figure, drawn
 
 
 def counts_picture(
-    counts: np.ndarray, ax: Axes, names: Sequence[str] = (), most: int = 0, bar: bool = True
+    counts: np.ndarray,
+    ax: Axes,
+    names: Sequence[str] = (),
+    most: int = 0,
+    bar: str = "examples (white: none)",
 ) -> None:
     """Draw numbers of examples as tiles; a tile is white if the client has no example of the class.
 
@@ -253,7 +257,7 @@ def counts_picture(
         ax: where to draw.
         names: the names of the classes; numbers by default.
         most: the count of the darkest tile; 0 takes the largest of ``counts``.
-        bar: whether a colour bar is drawn.
+        bar: the label of the colour bar.
     """
     clients, classes = counts.shape
     most = max(most or int(counts.max(initial=0)), 2)
@@ -267,8 +271,7 @@ def counts_picture(
         axis.set_major_locator(MaxNLocator(integer=True))
     if names:
         ax.set_yticks(range(classes), names)
-    if bar:
-        ax.figure.colorbar(marks, ax=ax, label="examples (white: none)", pad=0.01)
+    ax.figure.colorbar(marks, ax=ax, label=bar, pad=0.01)
 
 
 def _cells(row: str, column: str, **matrices: np.ndarray) -> dict[str, np.ndarray]:
