@@ -87,7 +87,13 @@ def test_every_picture_that_is_kept_for_texts_is_shown_by_one():
 
 def test_the_site_opens_with_a_result_the_scorecard_and_what_came_out(build):
     first = build._index([])
-    parts = ("three of the four mixtures", "figures/forest.png", "make test", "## Notebooks")
+    parts = (
+        "**The answer.**",
+        "- **FedMix** minus",
+        "figures/forest.png",
+        "make test",
+        "## Notebooks",
+    )
     places = [first.index(x) for x in parts]
     assert places == sorted(places) and "toctree" in first[places[-1] :]
 
