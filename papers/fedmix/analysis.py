@@ -195,9 +195,8 @@ def _weights(run: pd.DataFrame, setting: Mixtures, seed: int, rounds: np.ndarray
     """Return p(s|z) of the cohorts of some rounds, ``[rounds, S, K]``; one model has K = 1."""
     counts = label_counts(setting.task, seed)
     sizes = counts.sum(1)
-    fed: Any = SimpleNamespace(ids=np.arange(len(counts)), participants=None)
     # Cohorts are drawn with rounds that are counted from 0.
-    cohorts = np.stack([Selection(setting.cohort).choose(fed, seed, t - 1) for t in rounds])
+    cohorts = np.stack([_cohort(setting.cohort, len(counts), seed, t - 1) for t in rounds])
     joint = sizes[cohorts][..., None].astype(float)
     if len(logged := run[run["metric"] == "q"]):
         wide = logged.assign(item=logged["item"].astype(int))
@@ -206,6 +205,13 @@ def _weights(run: pd.DataFrame, setting: Mixtures, seed: int, rounds: np.ndarray
         at = np.stack(between, 1).reshape(len(rounds), counts.shape[1], -1)
         joint = joint * ((counts / sizes[:, None])[cohorts] @ at)
     return np.asarray(joint / joint.sum(1, keepdims=True))
+
+
+@cache
+def _cohort(size: int | float, clients: int, seed: int, round: int) -> np.ndarray:
+    """Return the cohort of a round, ``[S]``; it is the same for all methods, and slow to draw."""
+    fed: Any = SimpleNamespace(ids=np.arange(clients), participants=None)
+    return Selection(size).choose(fed, seed, round)
 
 
 def label_counts(task: Task, seed: int) -> np.ndarray:
