@@ -669,6 +669,8 @@ def reached(curves: Mapping[str, pd.DataFrame], method: str, most: float) -> str
     ends = rows.sort_values("round").groupby("seed")["value"].last()
     mean, low, high = frames.interval(ends, (0, 1))
     told = f"{method}, round {rows['round'].max()}: {mean:.2f}"
+    if len(ends) < 2:  # one seed has no interval
+        return f"{told}, {len(ends)} seed"
     return f"{told} [{INTERVAL}{low:.2f}, {high:.2f}], {len(ends)} seeds"
 
 

@@ -141,6 +141,8 @@ def test_course_and_what_is_seen():
     fields = {"Digits (quick)": course.assign(value=0.0), "C (standard)": course.assign(value=1.0)}
     told = analysis.reached(fields, with_k(4), 10)
     assert told == "K = 4, round 5: 1.00 [95% CI: 1.00, 1.00], 3 seeds"
+    alone = {"C (standard)": course.query("seed == 0").assign(value=1.0)}
+    assert analysis.reached(alone, with_k(4), 10) == "K = 4, round 5: 1.00, 1 seed"
     seen = analysis.seen(stored, 0, FOUR, most=10)
     assert list(seen) == [f"{with_k(k)}, round 5" for k in (3, 4, 5)]
     one = analysis.seen(stored, 0, FOUR, method=with_k(4))
