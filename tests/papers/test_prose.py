@@ -67,7 +67,8 @@ def aligned():
     clear = apart["FedMix minus the ensemble"]
     middle = clear.index.to_series().between(500, 1500)
     told = "clearly below the ensemble from round 500 to round 1,500"
-    yield told, clear[middle].all() and clear[~middle].mean() < 1 / 2
+    rare = clear[clear.index >= 1750].mean() < 1 / 3 and not clear[clear.index < 250].any()
+    yield told, clear[middle].all() and rare
     means = close.pivot(columns="method", values="mean")
     lead = (means["FedMix"] - means["FedMix with H(q)"]).abs()
     yield "then the difference shrinks", lead[lead.index > 1750].mean() < lead[middle].mean() / 2
