@@ -98,6 +98,22 @@ def as_printed():
 
 
 @says("02")
+def overtaken():
+    course = drawn("02_as_long")
+    lead = course[course["y"].str.contains("minus")].set_index("round")["mean"]
+    turn = lead.index[lead > 0].max()
+    yield "FedMix is ahead of the ensemble until the dotted line", lead.loc[200:turn].min() > 0
+    of_q = course[course["y"].str.contains("entropy") & course["method"].eq("FedMix")]
+    left = of_q.set_index("round")["mean"]
+    yield "where its $q$ has lost half of its entropy", 0.4 < left[turn] / left[0] < 0.6
+    yield "Then, as experts specialise, the ensemble is ahead", lead.loc[turn + 1 :].max() < 0
+    claims = drawn("02_claims").set_index(["name", "setting"])
+    verdict = claims.loc[("special.ensemble", "paper rounds and rates"), "verdict"]
+    told = "Its lead after the last round is significant after correction"
+    yield told, verdict == "contradicted"
+
+
+@says("02")
 def collapse():
     used = drawn("02_collapse").groupby("panel")["mean"].max().filter(like="federated")
     cifar, fashion = (float(used.filter(like=d).iloc[0]) for d in ("CIFAR", "Fashion"))
