@@ -43,7 +43,7 @@ NINE_MEAN = "mean of nine"
 # Rules of reporting a gain: which number, and over which round of the first stage.
 ALL, LARGEST, CHOSEN = "all clients", "largest of M + 1", "all, over the best round"
 # Sources of label sets: private parts, and guesses that are the same for all clients.
-READ, ASKED = "the numbers of a private part", "what a private part answers"
+READ, ASKED = "the parameters of a private part", "the predictions of a private part"
 CONSTANT = ("all labels", "the labels of most clients")
 # Whose base computes the features of a client (Fig. 1A), and the models whose distances are logged.
 OWN, NEAREST, OTHERS = (
@@ -136,7 +136,7 @@ def label_sets(scores: np.ndarray) -> np.ndarray:
 
 
 def revealed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracy of telling whether a client holds a label, over clients and labels.
+    """Return the accuracy of inferring which labels a client holds, over clients and labels.
 
     Args:
         frame: runs of `fedlib.privacy.PartsAudit`.

@@ -122,7 +122,7 @@ def audit(seed, moved, asked):
 
 
 def test_what_parts_reveal_by_hand():
-    """Of six pairs five are told right: label 0 of the first client is missed.
+    """Of six pairs five are inferred correctly: label 0 of the first client is missed.
 
     "All labels" is right about three, and what most clients hold, label 1, about five.
     """
@@ -130,8 +130,8 @@ def test_what_parts_reveal_by_hand():
     told = analysis.revealed(frame_of(*audit(0, moved, [1.0, 0.5])))
     assert told.set_index("source")["value"].to_dict() == pytest.approx(
         {
-            "the numbers of a private part": 5 / 6,
-            "what a private part answers": 0.75,
+            "the parameters of a private part": 5 / 6,
+            "the predictions of a private part": 0.75,
             "all labels": 3 / 6,
             "the labels of most clients": 5 / 6,
         }

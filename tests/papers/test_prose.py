@@ -494,7 +494,7 @@ def error_spreads():
 @says("13")
 def revealed():
     rows = drawn("13_revealed").set_index("panel")
-    told = "Every part tells more labels right than the best constant guess"
+    told = "more labels are inferred correctly than by the best constant guess"
     for dataset, name in ((FASHION, "Fashion-MNIST (standard)"), (CIFAR, "CIFAR-10 (standard)")):
         best = private.best_constant(private.revealed(panel("revealed_parts", dataset).frame))
         yield told, len(rows.loc[name]) == 11 and rows["low"][name].min() > best["value"].max()
@@ -502,11 +502,11 @@ def revealed():
     read, asked = means[private.READ].dropna(), means[private.ASKED]
     fashion, cifar = (read[f"{d} (standard)"] for d in ("Fashion-MNIST", "CIFAR-10"))
     heads = ["FedPer", "FedRep"]
-    told = "FedPer and FedRep nine of ten on Fashion-MNIST and more than eight of ten on CIFAR-10"
+    told = "nine of ten on Fashion-MNIST and more than eight of ten on CIFAR-10"
     yield told, (fashion[heads].round(1) == 0.9).all() and cifar[heads].between(0.8, 0.85).all()
-    told = "DBE's vector more than three of four on both"
+    told = "from DBE's vector more than three of four on both"
     yield told, 0.75 < min(fashion["DBE"], cifar["DBE"]) < 0.8
-    yield "Answers tell less than numbers do", (asked[read.index] < read).all()
+    yield "Predictions reveal less than parameters", (asked[read.index] < read).all()
 
 
 @says("13")
