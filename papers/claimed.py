@@ -150,6 +150,7 @@ _new: Judge = lambda p: p.judged(fedmix.new_client_claims, p.dataset)  # noqa: E
 _cluster: Judge = lambda p: p.judged(lambda f: adaptive.cluster_claims(scores(f)))  # noqa: E731
 _hidden = _complete(_framed(pm_moe.revealed_claims))
 _crowds = _framed(adaptive.participation_claims)
+_joint = _complete(_long(_framed(adaptive.joint_claims)))
 _ROUNDS = ", 2,000 rounds"
 TESTS = (
     ClaimTest("01", mixtures.LABEL_SKEW, _divergence),
@@ -176,7 +177,8 @@ TESTS = (
     ClaimTest("10", experts.FIRST_VERSION, _first_version, ", first version"),
     ClaimTest("10", experts.FIRST_OPTED, _complete(_first_version), ", first version as printed"),
     ClaimTest("11", clusters.ADAPTIVE, _adaptive),
-    ClaimTest("11", clusters.ADAPTIVE_CLUSTERS, _cluster, ", numbers of clusters"),
+    ClaimTest("11", clusters.ADAPTIVE_CLUSTERS, _complete(_cluster), ", numbers of clusters"),
+    ClaimTest("11", clusters.ADAPTIVE_JOINT, _joint, ", experts trained"),
     ClaimTest("11", clusters.ADAPTIVE_ROTATED, _framed(adaptive.recovery_claims)),
     ClaimTest("11", clusters.ADAPTIVE_WRITERS, _framed(adaptive.writer_claims)),
     ClaimTest("11", clusters.ADAPTIVE_PARTICIPATION, _crowds, ", participation"),

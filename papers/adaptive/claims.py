@@ -112,6 +112,14 @@ def protocol_claims(frame: pd.DataFrame) -> list[Claim]:
     return _compared("as released", table, first=first, evaluated=range(first))
 
 
+def joint_claims(frame: pd.DataFrame) -> list[Claim]:
+    """Test the effect of training all experts together with the gate (docs/READINGS.md, A28)."""
+    table = scores(frame)
+    at: dict[str, Any] = {"eps": float(table["eps"].max())}
+    every = (dict(at, p=p, part=f"p = {p:g}") for p in sorted(table["p"].unique()))
+    return [claim for here in every for claim in _compared("experts trained", table, **here)]
+
+
 def participation_claims(frame: pd.DataFrame) -> list[Claim]:
     """Test how 003's claims depend on the number of clients in a round, which it omits."""
     table = analysis.participation(frame)

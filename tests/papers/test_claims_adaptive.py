@@ -14,7 +14,16 @@ from companion.claims import CONTRADICTED, HOLDS, TRAINING, UNTESTED
 from fedlib import FedAvg, LeNet, paths, sgd
 from fedrun import Experiment, find_result
 from papers.adaptive import analysis, claims, experiments, tuning
-from papers.adaptive.experiments import ADAPTIVE, ALL_EQUAL, BEST, EAGER, MOE, REDRAWN, STOPPED
+from papers.adaptive.experiments import (
+    ADAPTIVE,
+    ALL_EQUAL,
+    BEST,
+    EAGER,
+    JOINT,
+    MOE,
+    REDRAWN,
+    STOPPED,
+)
 from papers.adaptive.tuning import Choice, Uniform, score
 from papers.adaptive.tuning import search as search_function
 from papers.scaled import FEDAVG, LOCAL, TUNED
@@ -181,6 +190,17 @@ def test_the_released_protocol_looks_at_the_first_ten():
     found = claims.protocol_claims(frame)
     assert [c.verdict for c in found] == [HOLDS, HOLDS]
     assert found[1].measured.startswith("0.640 vs 0.560")
+
+
+def test_experts_trained_with_the_gate_are_compared_at_every_fraction():
+    """By hand: a third of a point less at p = 0.6, five points less at p = 1."""
+    rows = [
+        {"method": m, "value": v - loss * (m == JOINT), "p": p, "J": 6, "eps": eps, "wide": 0}
+        for (m, v), (p, loss) in product(((MOE, 0.7), (JOINT, 0.7)), ((0.6, 0.003), (1.0, 0.05)))
+        for eps in (0.0, 0.33)
+    ]
+    found = claims.joint_claims(frame_of(*told(rows)))
+    assert [(c.part, c.verdict) for c in found] == [("p = 0.6", HOLDS), ("p = 1", CONTRADICTED)]
 
 
 NAMES = ("method", "cohort", "eps", "value")
