@@ -262,7 +262,7 @@ def judged_dataset() -> str:
 def looked(looks: Mapping[int, int] | None, seeds: int) -> int:
     """Return how often the results of so many seeds were looked at."""
     known = _WHERE.get()[1] if looks is None else looks
-    return max([1, *(times for least, times in known.items() if least <= seeds)])
+    return inference.looked(known, seeds)
 
 
 def ordered(

@@ -5,7 +5,7 @@ does not contain the bound.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -42,6 +42,16 @@ def p_value(values: Numbers, bound: float, limits: Limits) -> float:
         at, there = angle(mean, limits), angle(bound, limits)
         steps = (at - there) * float(np.sin(2 * at)) * (limits[1] - limits[0]) / error
     return float(2 * stats.t.sf(abs(steps), len(values) - 1))
+
+
+def looked(looks: Mapping[int, int], seeds: int) -> int:
+    """Return how often the results of so many seeds were looked at.
+
+    Args:
+        looks: the number of looks by the least number of seeds for which it holds.
+        seeds: the number of seeds.
+    """
+    return max([1, *(times for least, times in looks.items() if least <= seeds)])
 
 
 def binomial(values: Numbers, share: float, looks: int = 1) -> tuple[float, float, float]:

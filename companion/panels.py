@@ -84,7 +84,8 @@ class Panel:
     def titled(self, words: str) -> Title:
         """Return a title for a part of the panel, with which figures list what it lacks."""
         marked = {UNTRAINED: self.untrained, INITIAL: self.initial}
-        return Title(words, {**self.absent, **dict.fromkeys(self.left, MISSING)}, marked)
+        absent = {**self.absent, **dict.fromkeys(self.left, MISSING)}
+        return Title(words, absent, marked, dict(self.setting.looks))
 
     @property
     def lacking(self) -> str:

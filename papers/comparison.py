@@ -178,7 +178,7 @@ def leaderboard(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     spent = costs.groupby("method", sort=False)[["megabytes", "client_mib", "seconds"]].mean()
     seconds = spent.pop("seconds")
     spent["time over FedAvg's"] = seconds / seconds.get(TRADITIONAL[0], np.nan)
-    names = {"megabytes": "MB sent", "client_mib": "MiB held"}
+    names = {"megabytes": "MB down and up", "client_mib": "MiB held"}
     whole = said[[OWN, WORST, ALL, NEW]].join(spent.rename(columns=names).round(2))
     order = table[table["kind"] == OWN].groupby("method")["value"].mean()
     whole.insert(0, "family", [family(m) for m in whole.index])
@@ -201,7 +201,7 @@ def frontier(table: pd.DataFrame, x: str = ALL, y: str = OWN) -> pd.DataFrame:
 
 
 def by_bytes(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """Return the same over the megabytes sent, of which fewer are better."""
+    """Return the same over the megabytes received and sent, of which fewer are better."""
     means = table[table["kind"] == OWN].groupby("method", sort=False)["value"].mean()
     both = pd.DataFrame({"y": means}).assign(x=costs.groupby("method")["megabytes"].mean())
     return _unbeaten(both[both["x"].notna() | (both.index == MAJORITY)], sign=-1)

@@ -95,7 +95,10 @@ def _shades_bar(figure: Figure, scale: str) -> None:
 
 
 def label_sets(
-    panels: Mapping[str, tuple[np.ndarray, np.ndarray]], names: Sequence[str], **labels: Any
+    panels: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    names: Sequence[str],
+    clients: Sequence[int] | None = None,
+    **labels: Any,
 ) -> Drawn:
     """Draw which labels clients hold and which of them were reconstructed, the panels in a column.
 
@@ -106,13 +109,14 @@ def label_sets(
         panels: by title, the true label shares ``[clients, classes]`` and the reconstructed label
             sets, bool of the same shape.
         names: the names of the classes.
+        clients: the clients' numbers; 0, 1, ... by default.
         labels: as of `style.draw_panels`.
 
     Returns:
         The figure; columns panel, client, label, true and read.
     """
-    clients, classes = next(iter(panels.values()))[0].shape
-    dot = 2.2 if clients > 40 else 4.0
+    count, classes = next(iter(panels.values()))[0].shape
+    dot, numbers = 2.2 if count > 40 else 4.0, list(range(count) if clients is None else clients)
 
     def draw(ax: Axes, name: str, panel: tuple[np.ndarray, np.ndarray]) -> pd.DataFrame:
         truth, read = panel
@@ -127,10 +131,14 @@ def label_sets(
         ):
             ax.plot(*np.nonzero(where), mark, color=colour, markersize=dot, label=label)
         right = int((read == held).all(1).sum())
-        ax.set_title(f"{name}: {right} of {clients} label sets are right", fontsize="small")
+        ax.set_title(f"{name}: {right} of {count} label sets are right", fontsize="small")
         ax.set_yticks(range(classes), names, fontsize=6)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        return pd.DataFrame({"panel": name, **_cells("client", "label", true=truth, read=read)})
+        if clients is None:
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            ax.set_xticks(range(count), [*map(str, numbers)], fontsize=6)
+        cells = pd.DataFrame({"panel": name, **_cells("client", "label", true=truth, read=read)})
+        return cells.assign(client=cells["client"].map(dict(enumerate(numbers))))
 
     axes: Style = {"xlabel": "client (grey: its share of each label; white: it has none)"}
     axes |= {"ylabel": "label", "sharex": True, **labels}

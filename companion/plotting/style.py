@@ -22,7 +22,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from companion.frames import interval, put_table
-from companion.inference import LEAST_SEEDS
+from companion.inference import LEAST_SEEDS, looked
 from companion.sections import DEMONSTRATION
 from companion.theme import Dash, theme
 from fedlib import paths
@@ -73,23 +73,31 @@ class Title(str):
         absent: by method, why the panel lacks it, such as "2 of 3 seeds".
         marked: by label, such as `UNTRAINED`, the runs that the panel marks with a cross: their
             method, seed and place.
+        looks: how often results were looked at as seeds were added, by the least number of seeds
+            for which it holds; intervals in headings are corrected for it, as those of claims are.
     """
 
     absent: Mapping[str, str]
     marked: Mapping[str, pd.DataFrame]
+    looks: Mapping[int, int]
 
     def __new__(
-        cls, text: str, absent: Mapping[str, str] | None = None, marked: Any = None
+        cls,
+        text: str,
+        absent: Mapping[str, str] | None = None,
+        marked: Any = None,
+        looks: Mapping[int, int] | None = None,
     ) -> "Title":
         """Return a title; strings that are added to it keep these attributes."""
         made = super().__new__(cls, text)
         made.absent = absent or {}
         made.marked = marked or {}
+        made.looks = looks or {}
         return made
 
     def __add__(self, more: str) -> "Title":
         """Return the title followed by more text."""
-        return Title(super().__add__(more), self.absent, self.marked)
+        return Title(super().__add__(more), self.absent, self.marked, self.looks)
 
 
 def use_style() -> None:
@@ -227,7 +235,13 @@ def seeds_of(drawn: pd.DataFrame, what: str = "seed") -> str:
     return f"{most} {what}{'s' * (most > 1)}" if least == most else f"{least} to {most} {what}s"
 
 
-def finding(numbers: pd.DataFrame, method: str, other: str, unit: str) -> str:
+def finding(
+    numbers: pd.DataFrame,
+    method: str,
+    other: str,
+    unit: str,
+    looks: Mapping[int, int] | None = None,
+) -> str:
     """Return the paired difference of two methods in words: "+1.8 points [0.9, 2.6], 3 seeds".
 
     That is the mean, its 95% interval and the number of seeds.
@@ -237,10 +251,12 @@ def finding(numbers: pd.DataFrame, method: str, other: str, unit: str) -> str:
         method: the method.
         other: the method that is subtracted.
         unit: "points" for accuracies, "" for all else.
+        looks: see `Title`.
     """
     wide = numbers.pivot_table("value", "seed", "method").reindex(columns=[method, other])
     gaps = (wide[method] - wide[other]).dropna() * (100 if unit else 1)
-    mean, low, high = interval(gaps, (-100, 100) if unit else None)  # as claims have it
+    limits, times = (-100, 100) if unit else None, looked(looks or {}, len(gaps))
+    mean, low, high = interval(gaps, limits, times)  # as claims have it
     digits = precision((mean, low, high), 1 if unit else 3)
     ends = "" if np.isnan(low) else f" [{low:.{digits}f}, {high:.{digits}f}]"
     seeds = f"{len(gaps)} seed{'s' * (len(gaps) != 1)}"
@@ -288,7 +304,7 @@ def findings(
                 where += f"{', ' * bool(where)}{x} = {last:g}"
             where = re.sub(r" \((paper .*?)\)", r", \1", readable(where.replace(" (standard)", "")))
             where = where.replace("\n", ", ")
-            here = {where: finding(rows, method, other, unit)}
+            here = {where: finding(rows, method, other, unit, getattr(name, "looks", None))}
             real |= here if every or name.endswith(REAL) else {}
             seeds = min(LEAST_SEEDS, rows["seed"].nunique())
             told, most = (here, seeds) if seeds >= most else (told, most)

@@ -420,10 +420,10 @@ def beside_ensemble(p: Panel) -> Drawn:
 def changed_by_epoch(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the change of the cohort's accuracy by a local epoch, mean over the last quarter.
 
-    Only seeds that every method has are included. Columns method, seed, value.
+    Columns method, seed, value, in percentage points.
     """
-    rows = frames.late(frames.same_seeds(frames.adapted(frame)))
-    return rows.groupby(RUN)["gain"].mean().rename("value").reset_index()
+    rows = frames.late(frames.adapted(frame))
+    return in_points(rows.groupby(RUN)["gain"].mean().rename("value").reset_index())
 
 
 def expected_traffic(experiment: Experiment) -> tuple[int, int, int]:
@@ -840,7 +840,7 @@ def prices(setting: Mixtures, device: str = "cpu") -> pd.DataFrame:
 
     Returns:
         A row per method of `guarded`: "client accuracy", "entropy of q(z|y)" (nats), "KB up" (per
-        client and round), "labels guessed" (the balanced accuracy of the server's best test of who
+        client and round), "labels inferred" (the balanced accuracy of the server's best test of who
         holds which label, from the phi of one further round; chance is 1/2), and "epsilon" for
         delta = 1 / M^1.1 (NaN without the package dp-accounting). A server that adds the noise
         itself is trusted: it receives clipped messages without noise.
@@ -855,12 +855,12 @@ def prices(setting: Mixtures, device: str = "cpu") -> pd.DataFrame:
             "client accuracy": curve["test_accuracy"][-1],
             "entropy of q(z|y)": curve["q_entropy"][-1],
             "KB up": sent,
-            "labels guessed": _told_by_phi(once),
+            "labels inferred": _told_by_phi(once),
             "epsilon": _epsilon(experiment, setting),
         }
         if name == names.FEDMIX:  # masks cancel in the sums and change nothing else
             masked = sent + _masking(int(setting.cohort)) / 1000
-            told = {"KB up": masked, "labels guessed": _told_by_phi(once, summed=True)}
+            told = {"KB up": masked, "labels inferred": _told_by_phi(once, summed=True)}
             rows["secure sums"] = {**rows[name], **told}
     return pd.DataFrame(rows).T
 

@@ -155,9 +155,8 @@ def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
     """
     gain = frames.adapted(frame).drop(columns="value").rename(columns={"gain": "value"})
     gain = gain[gain["method"].isin((FEDAVG, names.BIASED, FEDMIX))]
-    return _judged(
-        [("epoch.costs", frames.by_seed(frames.same_seeds(frames.late(gain))), "<", 0.0)]
-    )
+    costs = frames.by_seed(frames.same_seeds(frames.late(gain)))
+    return _judged([("epoch.costs", costs, "<", 0.0, {"unit": "points"})])
 
 
 def weighed(

@@ -245,7 +245,7 @@ def of_figure(table: pd.DataFrame) -> list[float]:
 def ledger(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what participating and opted-out clients sent to the federation, by q.
 
-    Means over seeds and p: clients, largest and smallest cohort, and megabytes sent in all.
+    Means over seeds and p: clients, largest and smallest cohort, and megabytes up in all.
     """
     run, ours = ["q", "p", "seed"], frame[frame["method"] == FEDAVG]
     inside = ours[ours["metric"] == "opted_in"].set_index([*run, "client"])["value"].gt(0)
@@ -258,8 +258,8 @@ def ledger(frame: pd.DataFrame) -> pd.DataFrame:
         "opted-out clients": (~inside).groupby(run).sum(),
         "smallest cohort": cohorts.min(),
         "largest cohort": cohorts.max(),
-        "MB sent (participating)": taking_part,
-        "MB sent (opted out)": opted_out,
+        "MB up (participating)": taking_part,
+        "MB up (opted out)": opted_out,
     }
     table = pd.DataFrame(columns).dropna(subset="smallest cohort")
     return table.fillna(0.0).groupby("q").mean()

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.text import Text
 
 from companion import plotting
+from companion.claims import judge
 from companion.plotting import Cell, numbers, style
 from companion.sections import SCALES
 from companion.theme import theme
@@ -373,6 +374,17 @@ def test_a_finding_is_of_the_last_round_and_its_interval_ends_where_points_do():
     ends = pd.DataFrame(wide, columns=["method", "seed", "value"])
     assert plotting.findings({"here": ends}, "a", "b", "").endswith(", 100.0], 3 seeds")
     assert [style.precision(v, 1) for v in ((1e-9, -7.04), (-0.04, 1.0))] == [1, 2]
+
+
+def test_an_interval_in_a_heading_is_corrected_for_looks_as_that_of_a_claim():
+    gaps = dict(enumerate((0.01, 0.03, 0.02, 0.05)))
+    runs = pd.DataFrame({"seed": [*gaps], "method": "a", "value": [*gaps.values()]})
+    runs = pd.concat([runs, runs.assign(method="b", value=0.0)])
+    for looks in ({}, {5: 2}, {4: 2}):
+        claim = judge("", "", gaps, 0.0, ">", looks=looks)
+        name = style.Title("here", looks=looks) + ""
+        ends = f"[95% CI: {100 * claim.low:.1f}, {100 * claim.high:.1f}]"
+        assert ends in plotting.findings({name: runs}, "a", "b", ""), looks
 
 
 def test_a_heading_is_broken_where_it_has_no_room_and_never_within_brackets():

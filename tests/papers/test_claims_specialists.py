@@ -270,7 +270,7 @@ def test_the_ledger_tells_who_sent():
     assert list(table.index) == [0.5], "what was not logged is not told"
     assert row["participating clients"] == 2 == row["opted-out clients"]
     assert row["smallest cohort"] == 2 == row["largest cohort"]
-    assert row["MB sent (participating)"] == 12 and row["MB sent (opted out)"] == 0
+    assert row["MB up (participating)"] == 12 and row["MB up (opted out)"] == 0
 
 
 def test_experts_of_other_architectures_are_judged():

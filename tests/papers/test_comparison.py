@@ -64,7 +64,8 @@ def test_the_best_on_own_tests_comes_first_and_costs_follow():
     found = board.leaderboard(table, spent)
     assert list(found.index) == [TUNED, FEDAVG]
     assert found.loc[TUNED, board.OWN] == "0.901 ± 0.002"
-    assert found["MB sent"].tolist() == [15.0, 15.0] and found["MiB held"].tolist() == [2.0, 1.0]
+    assert found["MB down and up"].tolist() == [15.0, 15.0]
+    assert found["MiB held"].tolist() == [2.0, 1.0]
     assert found["time over FedAvg's"].tolist() == [2.0, 1.0]
 
 

@@ -12,8 +12,10 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from companion import frames
+from companion.inference import DISCOVERY
 from fedlib import paths
 from fedlib.metrics import interval
 from papers.adaptive import analysis as clusters
@@ -66,12 +68,13 @@ def aligned():
     yield "it lies below FedAvg throughout", apart["FedMix minus FedAvg"].all()
     clear = apart["FedMix minus the ensemble"]
     middle = clear.index.to_series().between(500, 1500)
-    told = "clearly below the ensemble from round 500 to round 1,500"
+    told = "difference from the ensemble is clear from round 500 to round 1,500"
     rare = clear[clear.index >= 1750].mean() < 1 / 3 and not clear[clear.index < 250].any()
     yield told, clear[middle].all() and rare
     means = close.pivot(columns="method", values="mean")
-    lead = (means["FedMix"] - means["FedMix with H(q)"]).abs()
-    yield "then the difference shrinks", lead[lead.index > 1750].mean() < lead[middle].mean() / 2
+    lead = means["FedMix with H(q)"] - means["FedMix"]
+    yield "largest at about round 1,100", 1050 <= lead.idxmax() <= 1200
+    yield "at the end less than a third of that", lead.iloc[-3:].max() < lead.max() / 3
 
 
 @says("01")
@@ -213,7 +216,7 @@ def new_clients():
         max(map(abs, fitted.values())) < 0.2,
     )
     yield f"Without labels FedMix loses {lost:.1f} points at the higher rates", True
-    yield f"and {own:.1f} at the paper's", True
+    yield f"and {own:.1f} at those of CIFAR-10", True
     yield "Local/Global falls by 15 points and more", far > 15
 
 
@@ -262,9 +265,9 @@ def hidden():
     sums, noise = map(guessed.get_group, parts)
     held = PRIVACY.settings("quick")["digits"].task.counts(0)["train"] > 0
     labels = np.mean([held[[*three]].any(0) for three in combinations(range(len(held)), 3)])
-    yield "A sum over three clients contains nearly every label", labels > 0.98
+    yield "a sum over three contains nearly every label", labels > 0.98
     yield "and so reveals little about one of them", sums["mean"][3].max() < 0.55
-    told = "where it is as large as the update, the guess is still well above chance"
+    told = "where it is as large as the update, the attack is still well above chance"
     yield told, noise["low"][1].min() > 0.58
     seeds = panel("privacy", CIFAR).frame.groupby("method")["seed"].nunique()
     fewer = seeds.drop("FedMix").unique()
@@ -337,8 +340,11 @@ def leads():
     equal, code, ours = "early stopping", "fine-tuning at 5x the rate", high.loc["early stopping"]
     yield "With equal rates there is none", ours.lt(0.5).all() and mean.loc[equal].lt(0).all()
     cifar, fashion = (low[f"{d} (paper)"][code] for d in ("CIFAR-10", "Fashion-MNIST"))
-    told = "the mixture is ahead on CIFAR-10 and level on Fashion-MNIST"
-    yield told, cifar > 0 and fashion < 0 < high.loc[code, "Fashion-MNIST (paper)"]
+    yield "level on Fashion-MNIST", fashion < 0 < high.loc[code, "Fashion-MNIST (paper)"]
+    ahead = mean.loc[code, "CIFAR-10 (paper)"]
+    errors = (ahead - cifar) / stats.t.ppf(0.975, 5 - 1)
+    told = "ahead on CIFAR-10 (5 seeds, not significant at our threshold)"
+    yield told, cifar > 0 and 2 * stats.t.sf(ahead / errors, 5 - 1) > DISCOVERY
     share = (mean.loc[code] - mean.loc[equal]) / (mean.loc["published"] - mean.loc[equal])
     yield "more than half of the difference from print comes from that rate", share.gt(0.5).all()
     for dataset in ("cifar10", "fashion_mnist"):
@@ -561,6 +567,10 @@ def newcomers():
     below = 100 * (new["FedAvg"] - new[["Mixture", "Fine-tuned", "DBE + PM-MoE"]])
     told = "the mixture, fine-tuned FedAvg and DBE + PM-MoE are at most three points below FedAvg"
     yield told, below.max() < 3
+    gains = drawn("13_gains").set_index(["row", "group", "panel"])["mean"]
+    dbe = gains["DBE", "measured", "Fashion-MNIST (standard)\nS = 0"]
+    told = "the adaptive mixture's at $p = 0.2$, and that of DBE with PM-MoE on Fashion-MNIST"
+    yield told, min(drawn("11_over_p").set_index("p")["mean"][0.2], dbe) > 1
 
 
 @says("15")
