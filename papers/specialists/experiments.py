@@ -65,6 +65,7 @@ class Stages(common.AtHome):
 
 MIXTURE = "Mixture"
 SMALL = f"{MIXTURE}, small specialist and gate"
+SOME_P = 0.6  # the majority fraction where networks are compared
 LAST_CLIENT = "last client"
 # Departures of the released code, which are applied one at a time and all together.
 DEPARTURES: dict[str, dict[str, Any]] = {
@@ -191,7 +192,7 @@ def _by_rate(setting: Stages, dataset: str) -> list[Run]:
 
 def _architectures(setting: Stages, dataset: str) -> list[Run]:
     """Return mixtures with the generalist's network, and with smaller ones (001, sec. 3)."""
-    here = setting.at(0.6)
+    here = setting.at(SOME_P)
     made = steps(here)
     small = Mixture(**here.home(adam(here.federated)), expert=MLP((64,)), gate=MLP((8,)))
     made[SMALL] = at_home(here, small, made[common.FEDAVG])
