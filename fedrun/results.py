@@ -5,11 +5,11 @@ results/<name>.parquet            runs sorted by key, with the columns
     round, metric, ..., item      the metrics, in the order in which they were logged
     exact, value                  the number, in one of the two
 
-Losses are rounded to 14 bits (a relative error of at most 6e-5), in ``value``. All other metrics,
-such as accuracies, are stored as they are, in ``exact``; but files written on the way to version
-0.3 may have gates and the divergence as float32. The runs of a file are much alike, so it is
-compressed as a whole, and a process decodes it as a whole, once. Files of version 0.2, with
-unrounded numbers, stay readable.
+Losses are rounded to 14 bits (a relative error of at most 6e-5); gates and the gradient divergence,
+which have most of the bytes, to float32, in which networks compute (6e-8): both are in ``value``.
+All other metrics, such as accuracies, are stored as they are, in ``exact``. The runs of a file are
+much alike, so it is compressed as a whole, and a process decodes it as a whole, once. Files of
+version 0.2, with unrounded numbers, stay readable.
 """
 
 import json
@@ -33,7 +33,8 @@ from fedrun.provenance import UNKNOWN, dirty
 
 WHAT = "exported result of fedlib"
 MOST_NAMED = 20  # number of runs that an error message names
-LOSS_BITS = 14  # to which losses are rounded; a float32 has 24
+LOSS_BITS, FLOAT_BITS = 14, 24  # to which losses, and metrics in float32, are rounded
+FLOATS = ("divergence", "_gate", "gate_share")  # ends of the names of metrics in float32
 _WORDS = ("key", "run", "metric", "item")
 _SPLIT = ("round", "client", "value")  # stored byte by byte: numbers change in their last bytes
 _FILES = 8  # number of decoded files that a process keeps
@@ -124,10 +125,11 @@ def _rounded(table: pa.Table) -> pa.Table:
     """Return a table with the columns ``exact`` and ``value`` instead of ``value``."""
     metric = table["metric"].combine_chunks()
     names, codes = metric.dictionary.to_pylist(), metric.indices.to_numpy()
-    exact = ~np.array([name.endswith(LOSSES) for name in names], bool)[codes]
+    bits = np.array([_bits(name) for name in names], np.uint32)[codes]
+    exact = bits == 0
     values = table["value"].to_numpy()
     nothing = np.isnan(values)
-    dropped = np.where(exact, 0, 24 - LOSS_BITS).astype(np.uint32)
+    dropped = np.where(exact, 0, FLOAT_BITS - bits).astype(np.uint32)
     with np.errstate(over="ignore"):
         rounded = values.astype(np.float32).view(np.uint32)
     rounded += np.uint32(1) << dropped >> np.uint32(1)  # to the nearest, not down
@@ -140,6 +142,13 @@ def _rounded(table: pa.Table) -> pa.Table:
     for name, column in columns.items():
         table = table.append_column(name, column)
     return table
+
+
+def _bits(metric: str) -> int:
+    """Return to how many bits a metric is rounded, or 0 if it is stored as it is."""
+    if metric.endswith(LOSSES):
+        return LOSS_BITS
+    return FLOAT_BITS if metric.endswith(FLOATS) else 0
 
 
 def result_files() -> list[Path]:
