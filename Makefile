@@ -118,7 +118,7 @@ define LINT
 	$(PY) -m mypy
 endef
 
-check: $(ENV)  ## lint, types, and the tests that train nothing: what to run while working
+check: $(ENV)  ## lint, types, and the tests that train little: what to run while working
 	$(LINT)
 	$(PY) -m pytest -n $(call quoted,JOBS) --dist worksteal -m 'not slow' $(PYTEST)
 
