@@ -213,7 +213,8 @@ def of_stored(scale: str, *notebooks: str) -> pd.DataFrame:
     asked = [test.section for test in TESTS if test.notebook in wanted]
     sections = {section.name: stored(section, [], scale) for section in asked}
     parts = [tested(number, sections).assign(notebook=number) for number in wanted]
-    return pd.concat(parts, ignore_index=True)
+    # Without those that are empty, whose columns are of no type: numbers are written as numbers.
+    return pd.concat([rows for rows in parts if len(rows)] or parts, ignore_index=True)
 
 
 def write(scale: str) -> list[str]:

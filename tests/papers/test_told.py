@@ -210,6 +210,7 @@ def test_verdicts_that_are_kept_are_what_stored_runs_say(scale, monkeypatch):
     keys, said = ["tested on", "claim"], ["verdict", "seeds", "kind", "setting", "exploratory"]
     now = of_stored(scale)
     assert len(now)
+    assert now["effect"].dtype == float, "else a table has all digits, and not six"
     for number, rows in now.groupby("notebook"):
         kept = pd.read_csv(paths.ROOT / "figures" / scale / f"{number}_claims.csv", dtype=str)
         both = rows.merge(kept.fillna(""), "outer", keys, suffixes=("", " kept"))
