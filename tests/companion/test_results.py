@@ -324,3 +324,12 @@ def test_the_program_for_pandas_reads_what_the_page_says(monkeypatch, capsys):
         last = max(part["rounds"][1] for part in parts if "H200" in part["device"])
         whole = run["spec"]["algorithm"]["kind"] != "FedMix"
         assert last == 2000 if whole else 1800 <= last < 2000, key
+
+
+@pytest.mark.slow
+def test_files_of_the_project_have_losses_and_gates_in_value_and_others_in_exact():
+    """As docs/CAMPAIGNS.md says; gates and divergences of some files were in ``exact``."""
+    for path in sorted((paths.ROOT / "results").glob("*.parquet")):
+        table = pq.read_table(path, columns=["metric", "exact"], read_dictionary=["metric"])
+        names = table["metric"].filter(table["exact"].is_valid()).unique().to_pylist()
+        assert not [n for n in names if n.endswith((*module.LOSSES, *module.FLOATS))], path.name

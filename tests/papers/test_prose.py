@@ -209,6 +209,9 @@ def permuted_as_printed():
     ends = course[course["round"] == 15].set_index("method")
     best = ends["right"].groupby("method").max()
     some = ["K = 4", "K = 4, 32 channels and 512 units"]
+    now = ends["right"].groupby("method").mean()
+    yield f"After five more rounds it is {now[some[0]]:.0%}", True
+    yield f"with the wider network {now[some[1]]:.0%}", True
     told = "no run with four experts ends with the right expert for every client"
     yield told, best[some].max() < 1
     five = ends.loc["K = 5", "pure"].eq(1)
@@ -234,8 +237,14 @@ def permuted():
     four, slower = right["K = 4"], right["K = 4, half the rate"]
     yield f"begin at the {four[0]:.0%} of a single expert", True
     yield f"after ten rounds {four[10]:.0%}", True
-    yield f"{slower[30]:.0%} of the clients have the right expert after 30 rounds", True
     course, crowded = clusters_of("permuted")
+    ten = course[course["method"].eq("K = 4") & course["round"].eq(10)]["right"]
+    yield f"between {ten.min():.0%} and {ten.max():.0%} by seed", len(ten) == 5
+    last = course.groupby(["method", "seed"])["pure"].last()
+    yield "most clients settle on an expert that two permutations share", last["K = 4"].mean() < 0.5
+    found = {WORDS[last[name].eq(1).sum()] for name in ("K = 5", "K = 4, half the rate")}
+    yield f"separate all four permutations in {'/'.join(found)} seed of five", True
+    yield f"{slower[30]:.0%} of the clients have the right expert after 30 rounds", True
     ratio = crowded.query("experts == 4").iloc[:, -1].unstack("method")
     usual, slower = ratio["K = 4"], ratio["K = 4, half the rate"]
     yield "it is above 2 in every run at the usual rate", usual.min() > 2
