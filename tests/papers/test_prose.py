@@ -197,7 +197,7 @@ def clusters_of(section, scale="standard"):
 @says("06")
 def permuted_as_printed():
     course, crowded = clusters_of("permuted_as_printed", "paper")
-    frame = panel("permuted_as_printed", "permuted_cifar10", "paper").frame
+    shown = panel("permuted_as_printed", "permuted_cifar10", "paper")
     rounds = course.set_index(["method", "round", "seed"]).sort_index()
     ten = rounds.loc["K = 4", 10]
     least, most = ten["right"].min(), ten["right"].max()
@@ -205,7 +205,7 @@ def permuted_as_printed():
     yield f"{ten['right'].mean():.0%} of the clients have the right expert", True
     yield f"between {least:.0%} and {most:.0%} by seed", True
     one = course[course["round"] == 0].groupby("seed")["right"].mean()
-    yield f"would be right for {one.mean():.0%}, those with the largest permutation", True
+    yield f"would be right for {one.mean():.0%} of them, those with the largest", True
     ends = course[course["round"] == 15].set_index("method")
     best = ends["right"].groupby("method").max()
     some = ["K = 4", "K = 4, 32 channels and 512 units"]
@@ -222,7 +222,17 @@ def permuted_as_printed():
     yield f"{told} {WORDS[len(merged)]}", True
     both = WORDS[int((five & doubled.astype(bool)).sum())]
     yield f"five experts double one permutation and keep all apart in {both}", True
+    first = crowded.loc[("K = 4", 0)]
+    left = first["experts left"]
+    yield "In this seed two of the four experts are left after 15 rounds", left == 2
+    alone = first["... with experts of their own"]  # of four, so that the others share one
+    yield "one of them serves three permutations", alone == 1
+    truth = mixtures.truth(shown.setting.task, [0])[0]
+    q = mixtures.seen(shown.frame, 0, truth)["K = 3, round 15"]
+    most = np.bincount(q.argmax(1)).max()
+    yield "Of three experts, one serves nearly all clients", most >= 0.9 * len(q)
     yield f"largest probability is {ten['sharpness'].mean():.2f} on average", True
+    frame = shown.frame
     early = frame[frame["metric"].eq("test_accuracy") & frame["round"].eq(10)]
     accuracy = early[early["method"] == "K = 4"]["value"].mean()
     yield f"while the accuracy is {accuracy:.0%}", True
